@@ -1,0 +1,23 @@
+//! The ground floor of training-gym: what the SDK and the runtime both need, and nothing else.
+//!
+//! | room | what it holds |
+//! |---|---|
+//! | [`ids`] | names that are made once: runs, deployments, content hashes, weight versions |
+//! | [`spec`] | what *will* happen: [`spec::RunSpec`] and [`spec::ServeSpec`], the only things a job reads |
+//! | [`sample`] | one scored response, as a reward function sees it |
+//! | [`record`] | what a run writes about itself: status, metrics, rollouts |
+//! | [`wire`] | SGLang's `/generate` contract and the teacher's answer, parsed in one place |
+//! | [`worker`] | the reward worker's protocol |
+//! | [`store`] | artefacts by key: the trait, `file://`, memory |
+//! | [`checkpoint`] | layout, manifest, latest pointer, retention |
+//!
+//! No libtorch, no Kubernetes, no HTTP client: both sides can afford this crate.
+
+pub mod checkpoint;
+pub mod ids;
+pub mod record;
+pub mod sample;
+pub mod spec;
+pub mod store;
+pub mod wire;
+pub mod worker;

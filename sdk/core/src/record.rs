@@ -1,0 +1,250 @@
+//! What a run writes about itself: `status.json`, `metrics.jsonl`, `rollouts/step-N.jsonl`.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::ids::WeightVersion;
+use crate::sample::{FinishReason, Prompt};
+
+/// Where a run is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RunState {
+    /// Submitted, not started.
+    Pending,
+    /// Loading the model, probing the teacher, starting the reward worker.
+    Starting,
+    /// Stepping.
+    Running,
+    /// Ended with a checkpoint.
+    Succeeded,
+    /// Ended without one, for [`Failure`].
+    Failed,
+    /// Stopped because someone asked.
+    Cancelled,
+}
+
+impl RunState {
+    /// Whether nothing more will happen in this attempt.
+    pub fn is_terminal(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed | Self::Cancelled)
+    }
+}
+
+/// What went wrong, in kinds a program can act on. Each has its exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cause {
+    /// The spec, model, template or data do not fit. Exit code 2.
+    InvalidInput,
+    /// The teacher could not be reached, or answered wrongly. Exit code 3.
+    Teacher,
+    /// The reward function or its worker. Exit code 4.
+    Reward,
+    /// A loss or gradient was not finite, or no weight changed. Exit code 5.
+    Numerics,
+    /// The store refused or lost something. Exit code 6.
+    Store,
+    /// Another attempt of the same run is the owner now. Exit code 7.
+    Superseded,
+    /// Memory ran out. Exit code 8.
+    OutOfMemory,
+    /// The process ended without saying why (killed, crashed). No exit code of its own.
+    Died,
+    /// A fault of ours. Exit code 1.
+    Internal,
+}
+
+impl Cause {
+    /// The process exit code.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::Internal | Self::Died => 1,
+            Self::InvalidInput => 2,
+            Self::Teacher => 3,
+            Self::Reward => 4,
+            Self::Numerics => 5,
+            Self::Store => 6,
+            Self::Superseded => 7,
+            Self::OutOfMemory => 8,
+        }
+    }
+}
+
+/// Why a run failed, for a person and for a program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// The kind.
+    pub cause: Cause,
+    /// One sentence: what happened.
+    pub sentence: String,
+    /// What to do about it.
+    pub next_step: String,
+    /// Whether launching again with the same run id can help by itself.
+    pub retryable: bool,
+}
+
+/// `status.json`: the run's own word on where it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunStatus {
+    /// Where in its life.
+    pub state: RunState,
+    /// Steps done and published or to be published.
+    pub step: u64,
+    /// Steps in the whole run.
+    pub num_rollout: u64,
+    /// Which attempt wrote this, from 1.
+    pub attempt: u64,
+    /// Unix seconds of this writing.
+    pub updated_at: f64,
+    /// Why it failed, where it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
+    /// Things a person should know that stopped nothing.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// One line of `metrics.jsonl`: one rollout step. Means are over the step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StepMetrics {
+    /// The step, from 1.
+    pub step: u64,
+    /// Mean reward of graded samples; null where none was graded or no reward is used.
+    pub reward: Option<f64>,
+    /// Samples the reward left ungraded.
+    pub ungraded: u64,
+    /// Mean of log π_student − log π_teacher over response tokens: the sampled reverse KL, in nats.
+    pub reverse_kl: Option<f64>,
+    /// Mean response tokens.
+    pub response_len: f64,
+    /// Share of responses that reached the length limit.
+    pub truncated: f64,
+    /// Mean −log π of sampled tokens: the sampled entropy, in nats.
+    pub entropy: f64,
+    /// The loss that was minimised, mean of the step's optimizer steps.
+    pub loss: f64,
+    /// Share of tokens the clip cut.
+    pub clip_fraction: f64,
+    /// Mean |log π_trainer − log π_engine| of sampled tokens: what separates the two forward passes.
+    pub logprob_gap: f64,
+    /// Gradient norm before clipping, mean of the step's optimizer steps.
+    pub grad_norm: f64,
+    /// Learning rate of the last optimizer step.
+    pub lr: f64,
+    /// Optimizer steps skipped because a gradient was not finite.
+    pub skipped_updates: u64,
+    /// Response tokens sampled.
+    pub tokens: u64,
+    /// Seconds of generating, waiting for scores, updating, and all of the step.
+    pub rollout_seconds: f64,
+    /// Seconds waited for rewards and the teacher after the last token.
+    pub score_wait_seconds: f64,
+    /// Seconds of the update.
+    pub update_seconds: f64,
+    /// Seconds of the whole step.
+    pub step_seconds: f64,
+    /// The weights after the step.
+    pub weight_version: WeightVersion,
+    /// Evaluation after this step, where one was due: mean reward over held-out rows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eval_reward: Option<f64>,
+}
+
+/// Whether and how a sample was graded.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "kebab-case")]
+pub enum Grade {
+    /// By the reward function.
+    Graded {
+        /// A finite number.
+        reward: f64,
+    },
+    /// Not: it carries no reward, and counts neither as right nor as wrong.
+    Ungraded {
+        /// Why.
+        reason: String,
+    },
+    /// The run has no reward function.
+    NotAsked,
+}
+
+/// One line of `rollouts/step-N.jsonl`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RolloutRecord {
+    /// The step, from 1.
+    pub step: u64,
+    /// Which sample of the step.
+    pub index: u64,
+    /// Which prompt of the step.
+    pub group_index: u64,
+    /// Which row of the dataset.
+    pub row: u64,
+    /// The prompt as in the dataset.
+    pub prompt: Prompt,
+    /// Its ids.
+    pub prompt_ids: Vec<i64>,
+    /// The response.
+    pub response: String,
+    /// Its ids.
+    pub response_ids: Vec<i64>,
+    /// log π of each response id under the engine that drew it.
+    pub rollout_logprobs: Vec<f32>,
+    /// log π_teacher of each response id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub teacher_logprobs: Option<Vec<f32>>,
+    /// Why it ended.
+    pub finish_reason: FinishReason,
+    /// Its grade.
+    pub grade: Grade,
+    /// The reward after group-level post-processing, as the advantage saw it.
+    pub reward: Option<f64>,
+    /// What the reward function left in `sample.score`.
+    #[serde(default)]
+    pub score: Option<f64>,
+    /// The label.
+    pub label: String,
+    /// The row's other columns, and what the reward function added.
+    #[serde(default)]
+    pub metadata: Map<String, Value>,
+    /// The weights that drew it.
+    pub weight_version: WeightVersion,
+}
+
+/// Names of the run's documents in the store.
+pub mod keys {
+    use crate::ids::{ContentHash, RunId};
+
+    /// `runs/ID/`
+    pub fn run(id: &RunId) -> String {
+        format!("runs/{id}/")
+    }
+    /// The resolved spec.
+    pub fn spec(id: &RunId) -> String {
+        format!("runs/{id}/spec.json")
+    }
+    /// The run's own word on where it is.
+    pub fn status(id: &RunId) -> String {
+        format!("runs/{id}/status.json")
+    }
+    /// A line a step.
+    pub fn metrics(id: &RunId) -> String {
+        format!("runs/{id}/metrics.jsonl")
+    }
+    /// A line a sample.
+    pub fn rollouts(id: &RunId, step: u64) -> String {
+        format!("runs/{id}/rollouts/step-{step}.jsonl")
+    }
+    /// Teacher answers of a step, for replay.
+    pub fn teacher(id: &RunId, step: u64) -> String {
+        format!("runs/{id}/teacher/step-{step}.jsonl")
+    }
+    /// The lease of an attempt, created once.
+    pub fn attempt(id: &RunId, attempt: u64) -> String {
+        format!("runs/{id}/attempts/{attempt}.json")
+    }
+    /// A content-addressed input.
+    pub fn input(kind: &str, hash: &ContentHash) -> String {
+        format!("inputs/{kind}/{hash}")
+    }
+}

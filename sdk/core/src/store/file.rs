@@ -1,0 +1,5 @@
+//! Objects as files.
+
+/// A folder as a store.
+#[derive(Debug)]
+pub struct FileStore;
