@@ -1,2 +1,2 @@
 //! ok
-fn main(){}
+fn main() {}

@@ -3,22 +3,18 @@
 //! Keys are `/`-separated, relative, of non-empty parts that are neither `.` nor `..`. A reader
 //! never observes a partly written object. [`open`] makes a store from its URL.
 
+pub mod conformance;
 mod file;
 mod memory;
-pub mod conformance;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 
 pub use file::FileStore;
 pub use memory::MemoryStore;
-
-
-
 
 /// What can go wrong with a store, in kinds a caller can act on.
 #[derive(Debug, thiserror::Error)]
@@ -137,24 +133,6 @@ pub trait Store: Send + Sync + fmt::Debug {
         let _ = key;
         None
     }
-}
-
-/// Opens the store a URL names: `file:///absolute/folder` or `memory://`.
-///
-/// # Errors
-/// [`Error::Invalid`] for another scheme or a relative path.
-pub fn open(url: &str) -> Result<Arc<dyn Store>, Error> {
-    if let Some(path) = url.strip_prefix("file://") {
-        return Ok(Arc::new(FileStore::new(Path::new(path))?));
-    }
-    if url == "memory://" {
-        return Ok(Arc::new(MemoryStore::default()));
-    }
-    Err(Error::Invalid {
-        what: "store URL",
-        given: url.to_owned(),
-        rule: "use file:///absolute/folder".to_owned(),
-    })
 }
 
 /// Refuses keys that are empty, absolute, or step outside the store.
