@@ -73,14 +73,14 @@ impl Problem {
 
     fn try_draw(random: &mut Random, operations: usize) -> Option<Self> {
         use Operation::{Add, Multiply, Subtract};
-        let start = random.between(2, 60);
+        let start = random.between(3, 60);
         let mut value = start;
         let mut steps = Vec::with_capacity(operations);
         for _ in 0..operations {
             let operation = *random.pick(&[Add, Add, Subtract, Subtract, Multiply]);
             let largest = match operation {
-                Add => (LIMIT - value).min(60),
-                Subtract => (value - 1).min(60),
+                Add => (LIMIT - value).min(9),
+                Subtract => (value - 1).min(9),
                 Multiply => (LIMIT / value).min(9),
             };
             if largest < 2 {
