@@ -41,6 +41,8 @@ pub struct Trainer {
     pub grader: Option<Arc<Grader>>,
     /// The teacher, if the run has one.
     pub teacher: Option<Arc<Teacher>>,
+    /// Held-out rows, if asked for.
+    pub evaluation: Option<super::evaluate::Evaluation>,
     /// Scores that a lost attempt recorded.
     pub replay: Replay,
     /// Set when someone asked the run to stop.
