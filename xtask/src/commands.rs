@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::Result;
 
 use crate::shell::{cache, cargo, root, run};
-use crate::{libtorch, prerequisites};
+use crate::{arithmetic, libtorch, prerequisites};
 
 /// The golden suites: each reads `TRAINING_GYM_SHARED` and prints how much it checked.
 const GOLDEN_RUNTIME: [&str; 3] = ["golden_models", "golden_slime", "golden_templates"];
@@ -37,16 +37,31 @@ pub(crate) fn demo(arguments: &[String]) -> Result<()> {
 pub(crate) fn smoke() -> Result<()> {
     setup()?;
     let example = build_demo()?;
-    run(Command::new(example)
-        .args(["--steps", "6", "--eval-problems", "20", "--json"])
-        .current_dir(root()))
+    run(Command::new(example).args(["--steps", "6", "--eval-problems", "20", "--json"]).current_dir(root()))
 }
 
 fn build_demo() -> Result<PathBuf> {
     eprintln!("building the runtime and the example (a few minutes the first time)");
-    run(cargo().args(["build", "--release", "--package", "training-gym-runtime", "--package", "training-gym-examples"]))?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    Ok(target.join("release/dapo_math_opd"))
+    run(cargo().args([
+        "build",
+        "--release",
+        "--package",
+        "training-gym-runtime",
+        "--package",
+        "training-gym-examples",
+    ]))?;
+    Ok(target().join("release/dapo_math_opd"))
+}
+
+/// Makes `examples/assets/tiny` anew.
+pub(crate) fn demo_assets() -> Result<()> {
+    setup()?;
+    run(cargo().args(["build", "--release", "--package", "training-gym-runtime", "--bin", "gym-runtime"]))?;
+    arithmetic::write_assets(root(), &target().join("release/gym-runtime"), &target().join("demo-assets"))
+}
+
+fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
 /// The tests: all of them, the golden suites, or those whose name holds a filter.
@@ -119,7 +134,9 @@ pub(crate) fn deny() -> Result<()> {
     let program = folder.join("bin/cargo-deny");
     if !program.is_file() {
         println!("deny: building cargo-deny {CARGO_DENY} (once)");
-        run(cargo().args(["install", "cargo-deny", "--quiet", "--locked", "--version", CARGO_DENY, "--root"]).arg(&folder))?;
+        run(cargo()
+            .args(["install", "cargo-deny", "--quiet", "--locked", "--version", CARGO_DENY, "--root"])
+            .arg(&folder))?;
     }
     run(Command::new(program).args(["check", "bans", "licenses", "sources"]).current_dir(root()))
 }

@@ -54,7 +54,10 @@ pub(crate) fn ensure() -> Result<()> {
     }
     if let Some(given) = std::env::var_os("LIBTORCH").map(PathBuf::from).filter(|given| *given != ours) {
         if !given.join("lib").is_dir() {
-            bail!("LIBTORCH = {}: has no lib folder; unset it to use the one `cargo xtask setup` makes", given.display());
+            bail!(
+                "LIBTORCH = {}: has no lib folder; unset it to use the one `cargo xtask setup` makes",
+                given.display()
+            );
         }
         return Ok(());
     }
@@ -104,7 +107,11 @@ fn download(cache: &Path, folder: &Path) -> Result<()> {
         let path = wheels.join(wheel.file);
         let found = sha256(&path)?;
         if found != wheel.sha256 {
-            bail!("{} has sha256 {found}, not the pinned {}: remove it and run this again", path.display(), wheel.sha256);
+            bail!(
+                "{} has sha256 {found}, not the pinned {}: remove it and run this again",
+                path.display(),
+                wheel.sha256
+            );
         }
     }
     println!("setup: unpacking");

@@ -3,6 +3,7 @@
 //! Each command first does the set-up that is missing. Nothing here needs more than Rust, a C++
 //! compiler and Python 3 with pip.
 
+mod arithmetic;
 mod commands;
 mod libtorch;
 mod prerequisites;
@@ -20,6 +21,7 @@ cargo xtask COMMAND
   setup                   only the set-up: libtorch, verified and cached outside the repository
   smoke                   the demo's mechanics in a few steps
   bench                   the benchmarks
+  demo-assets             make the demo's problems, tokenizer and models anew (many minutes)
   heavy                   suites that need Python environments of several GB
   trees                   assert which crates each side links
   deny                    licences, sources and bans, with a pinned cargo-deny
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
         "setup" => commands::setup(),
         "smoke" => commands::smoke(),
         "bench" => commands::bench(),
+        "demo-assets" => commands::demo_assets(),
         "heavy" => commands::heavy(),
         "trees" => trees::check(),
         "deny" => commands::deny(),
