@@ -11,6 +11,7 @@
 pub(crate) mod difference;
 pub mod local;
 mod logs;
+mod resources;
 mod secret;
 
 use std::collections::BTreeMap;
@@ -25,6 +26,7 @@ use training_gym_core::spec::{SecretRef, ServeSpec};
 
 pub use local::LocalBackend;
 pub use logs::{LogOptions, Logs};
+pub use resources::{InvalidResources, Resources};
 pub use secret::Secret;
 
 /// What can go wrong between us and a backend, in kinds a caller can act on.
@@ -40,7 +42,7 @@ pub enum Error {
         backend: String,
     },
     /// A live job has this id and is something else.
-    #[error("`{id}` is already running with another {field}: {running}, asked for {asked}")]
+    #[error("`{id}` is already running with another {field}: {running}, asked for {asked}; {DIFFERENT_REMEDY}")]
     Different {
         /// The id.
         id: JobId,
@@ -52,7 +54,7 @@ pub enum Error {
         asked: String,
     },
     /// The runtime's program was not found.
-    #[error("found no `gym-runtime`: looked at {looked}")]
+    #[error("found no `gym-runtime`: looked at {looked}; {RUNTIME_REMEDY}")]
     NoRuntime {
         /// Every place looked at, in order.
         looked: String,
@@ -99,17 +101,16 @@ pub enum Error {
     Interrupted,
 }
 
+const RUNTIME_REMEDY: &str =
+    "run `cargo xtask setup`, which builds it, or name it in the environment variable `TRAINING_GYM_RUNTIME`";
+const DIFFERENT_REMEDY: &str = "stop the running one first, or use another name";
+
 impl Error {
-    /// What to do about it, where there is something to do.
-    pub fn hint(&self) -> Option<String> {
+    /// The part of the message that says what to do, where there is something to do.
+    pub fn hint(&self) -> Option<&'static str> {
         match self {
-            Self::NoRuntime { .. } => Some(
-                "run `cargo xtask setup`, which builds it, or name it in the environment variable \
-                 `TRAINING_GYM_RUNTIME`"
-                    .to_owned(),
-            ),
-            Self::Different { .. } => Some("stop the running job first, or use another name".to_owned()),
-            Self::Unstoppable { .. } => Some("they hang in the kernel (a stuck disk, for example)".to_owned()),
+            Self::NoRuntime { .. } => Some(RUNTIME_REMEDY),
+            Self::Different { .. } => Some(DIFFERENT_REMEDY),
             _ => None,
         }
     }
