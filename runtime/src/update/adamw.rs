@@ -95,17 +95,6 @@ impl AdamW {
             }
         });
     }
-
-    /// Σ w² and Σ w of the float32 master weights, in float64: two equal pairs mean, for all
-    /// practical purposes, that no weight changed.
-    pub fn fingerprint(&self) -> (f64, f64) {
-        no_grad(|| {
-            self.slots.iter().fold((0.0, 0.0), |(squares, sum), slot| {
-                let wide = slot.master.flatten(0, -1).to_kind(Kind::Double);
-                (squares + wide.dot(&wide).double_value(&[]), sum + wide.sum(None).double_value(&[]))
-            })
-        })
-    }
 }
 
 /// Gradients of all parameters, summed over micro-batches in float32.
