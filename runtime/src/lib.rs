@@ -20,7 +20,9 @@
 //! | [`text`] | tokenizer, chat template, stops |
 //! | [`model`] | families, layers, key-value cache, weights |
 //! | [`serve`] | OpenAI's and SGLang's HTTP on the same engine |
-//! | [`telemetry`] | logs |
+//! | [`check`] | what a launch asks before it computes |
+//! | [`supervise`] | the parent of a local job |
+//! | [`telemetry`], [`memory`] | logs; the allocator |
 //!
 //! Stages never import each other; `tests/rooms.rs` checks the edges.
 //!
@@ -30,7 +32,9 @@
 
 pub mod advantage;
 pub mod batch;
+pub mod check;
 pub mod data;
+pub mod memory;
 pub mod model;
 pub mod pipeline;
 pub mod publish;
@@ -38,6 +42,7 @@ pub mod rollout;
 pub mod score;
 pub mod serve;
 pub mod settings;
+pub mod supervise;
 pub mod telemetry;
 pub mod text;
 pub mod update;
