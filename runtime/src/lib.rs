@@ -32,11 +32,9 @@
 
 pub mod advantage;
 pub mod batch;
-pub mod check;
 pub mod data;
 pub mod memory;
 pub mod model;
-pub mod pipeline;
 pub mod publish;
 pub mod rollout;
 pub mod score;

@@ -12,6 +12,8 @@ use training_gym_core::ids::{ContentHash, WeightVersion};
 use training_gym_core::record::Cause;
 use training_gym_core::spec::{ProgramRef, RunSpec};
 use training_gym_core::store::Store;
+use training_gym_core::wire::ModelInfo;
+use training_gym_core::wire::teacher::PROBE_TOKENS;
 
 use super::evaluate::Evaluation;
 use super::failure::Stop;
@@ -23,7 +25,7 @@ use crate::model::{LoadOptions, Model};
 use crate::publish::Publisher;
 use crate::rollout::Engine;
 use crate::score::reward::Grader;
-use crate::score::teacher::{Student, Teacher};
+use crate::score::teacher::Teacher;
 use crate::score::worker::Worker;
 use crate::settings;
 use crate::text::TextPipeline;
@@ -111,7 +113,7 @@ pub fn prepare(
     engine.weights_changed(WeightVersion(cursor.step));
 
     let grader = grader(&spec, &**store, runtime, scratch.path())?;
-    let teacher = teacher(&spec, runtime, &text, journal)?;
+    let teacher = teacher(&spec, runtime, (&text, &data), journal)?;
     let publisher = Publisher::new(Arc::clone(store), &spec, runtime.clone());
     let start_weights = fingerprint(&updater);
     let trainer = Trainer {
@@ -209,7 +211,7 @@ fn fetch_program(program: &ProgramRef, store: &dyn Store, runtime: &Handle, scra
 fn teacher(
     spec: &RunSpec,
     runtime: &Handle,
-    text: &TextPipeline,
+    (text, data): (&TextPipeline, &PromptSource),
     journal: &mut Journal,
 ) -> Result<Option<Arc<Teacher>>, Stop> {
     let Some(teacher) = &spec.teacher else { return Ok(None) };
@@ -221,15 +223,24 @@ fn teacher(
         .map_err(|error| Stop::new(Cause::InvalidInput, &error))?;
     let stop = |error: crate::score::Error| Stop::new(error.cause(), &error);
     let teacher = Teacher::new(teacher.clone(), token).map_err(stop)?;
-    let student = Student {
-        vocab_sha256: text.vocab_sha256(),
-        vocab_size: text.vocab_size() as i64,
-        eos_token_ids: text.eos_token_ids().to_vec(),
+    let student = ModelInfo {
+        model_path: spec.model.name.clone(),
+        is_generation: true,
+        eos_token_ids: Some(text.eos_token_ids().to_vec()),
+        vocab_sha256: Some(text.vocab_sha256()),
+        context_length: None,
+        weight_version: None,
     };
-    for note in runtime.block_on(teacher.probe(&student)).map_err(stop)? {
+    for note in runtime.block_on(teacher.probe(&student, &probe_tokens(data))).map_err(stop)? {
         journal.note(note);
     }
     Ok(Some(Arc::new(teacher)))
+}
+
+/// Eight ids of ordinary text: the first prompt's, repeated where it is shorter.
+fn probe_tokens(data: &PromptSource) -> [i64; PROBE_TOKENS] {
+    let ids = &data.prompts()[0].prompt_ids;
+    std::array::from_fn(|position| ids[position % ids.len()])
 }
 
 /// A hash over all master weights, to tell whether any moved.

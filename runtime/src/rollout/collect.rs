@@ -127,6 +127,6 @@ fn close(index: u64, open: Open, finish_reason: FinishReason, (engine, draw): (&
 
 /// The seed of one sample's noise: a function of the run's seed, the step and the index alone.
 fn sample_seed(seed: u64, step: u64, index: u64) -> u64 {
-    use super::sampling::mix;
-    mix(mix(mix(seed) ^ step) ^ index)
+    use super::noise::mixed;
+    mixed(mixed(mixed(seed) ^ step) ^ index)
 }

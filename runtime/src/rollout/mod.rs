@@ -5,6 +5,7 @@
 //!
 //! | room | what it does |
 //! |---|---|
+//! | [`collect`] | one step's responses, each handed on as it ends |
 //! | `request` | what is asked and answered |
 //! | `engine` | slots, packed prefill, continuous batching |
 //! | `sampling` | temperature and cuts; inverting the cumulative distribution |

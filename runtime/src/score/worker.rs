@@ -67,14 +67,15 @@ impl Worker {
     /// [`Error::Worker`] when it does not answer within a minute or exits first.
     pub async fn connect(&self) -> Result<Connection, Error> {
         let mut state = self.state.lock().await;
+        let current = state.generation;
         if let Some(running) = &mut state.running {
             if let Ok(None) = running.child.try_wait() {
-                return Ok(Connection { generation: state.generation, client: running.client.clone() });
+                return Ok(Connection { generation: current, client: running.client.clone() });
             }
             state.running = None;
             self.restarts.fetch_add(1, Ordering::Relaxed);
         }
-        let generation = state.generation + 1;
+        let generation = current + 1;
         let running = self.start(generation).await?;
         let client = running.client.clone();
         *state = State { generation, running: Some(running) };
