@@ -1,7 +1,7 @@
 //! The nearest of some known words.
 
 /// The known word with the smallest edit distance to `given`; the first of equals.
-pub(super) fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
     known.iter().copied().min_by_key(|word| edit_distance(given, word))
 }
 

@@ -26,6 +26,7 @@ mod tests;
 pub mod train;
 pub mod values;
 
+pub(crate) use distance::nearest;
 pub use error::{Error, Problem};
 pub use explain::{Explanation, Origin, Setting};
 pub use model::{Family, Model, ModelSource};
