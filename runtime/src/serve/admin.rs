@@ -44,7 +44,8 @@ pub(super) async fn flush_cache() -> &'static str {
 /// under the new weights; tokenizer and template stay.
 pub(super) async fn update_weights(State(service): State<Service>, body: Bytes) -> Result<Response, ApiError> {
     let fields = Fields::parse(&body)?;
-    let path = fields.text("model_path")?.ok_or_else(|| fields.refuse("model_path", "must be a folder with weights"))?;
+    let path =
+        fields.text("model_path")?.ok_or_else(|| fields.refuse("model_path", "must be a folder with weights"))?;
     let folder = PathBuf::from(path);
     let version = match fields.get("weight_version") {
         None => service.engine().stats().weight_version.0 + 1,

@@ -40,10 +40,7 @@ impl ApiError {
     /// 401: no key, or a wrong one.
     pub(super) fn unauthorised() -> Self {
         let message = "the bearer token is missing or wrong; send `Authorization: Bearer <token of this deployment>`";
-        Self {
-            code: Some("invalid_api_key"),
-            ..Self::new(StatusCode::UNAUTHORIZED, "invalid_request_error", message)
-        }
+        Self { code: Some("invalid_api_key"), ..Self::new(StatusCode::UNAUTHORIZED, "invalid_request_error", message) }
     }
 
     /// 404: no such model or path.
@@ -83,10 +80,9 @@ impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
         let message = refusal.to_string();
         match refusal {
-            Refusal::QueueFull { .. } => Self {
-                code: Some("queue_full"),
-                ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message)
-            },
+            Refusal::QueueFull { .. } => {
+                Self { code: Some("queue_full"), ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message) }
+            }
             Refusal::TooLong { .. } => Self { code: Some("context_length_exceeded"), ..Self::bad(message) },
             Refusal::Sampling { field, .. } => Self::field(field, message),
             Refusal::EngineStopped { cause } => Self::stopped(&cause),

@@ -140,7 +140,8 @@ pub(super) fn ids(value: &Value) -> Option<Vec<i64>> {
 
 /// A whole number; `2.0` is one, as in JSON there is one kind of number.
 pub(super) fn whole(value: &Value) -> Option<i64> {
-    let float = || value.as_f64().filter(|number| number.fract() == 0.0 && number.abs() < 9e15).map(|number| number as i64);
+    let float =
+        || value.as_f64().filter(|number| number.fract() == 0.0 && number.abs() < 9e15).map(|number| number as i64);
     // An unsigned seed above i64::MAX keeps its bits.
     value.as_i64().or_else(|| value.as_u64().map(|number| number as i64)).or_else(float)
 }
@@ -167,7 +168,8 @@ mod tests {
 
     #[test]
     fn wrong_fields_are_named() {
-        let fields = Fields::parse(br#"{"temperature": 3.5, "n": "x", "top_k": 2.5, "seed": 7.0, "a": {"b": []}, "z": null}"#);
+        let fields =
+            Fields::parse(br#"{"temperature": 3.5, "n": "x", "top_k": 2.5, "seed": 7.0, "a": {"b": []}, "z": null}"#);
         let fields = fields.unwrap();
         let said = |error: ApiError| error.body()["error"]["message"].as_str().unwrap().to_owned();
         let bounds = Bounds::closed(0.0, 2.0);

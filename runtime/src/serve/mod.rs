@@ -86,7 +86,9 @@ pub fn app(service: Service) -> Router {
 /// Counts requests, and gives the framework's own refusals (a body too long) our body.
 async fn observe(State(service): State<Service>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
-    let route = ROUTES.into_iter().find(|&known| path == known || path.strip_prefix(known).is_some_and(|rest| rest.starts_with('/')));
+    let route = ROUTES
+        .into_iter()
+        .find(|&known| path == known || path.strip_prefix(known).is_some_and(|rest| rest.starts_with('/')));
     let mut response = next.run(request).await;
     if response.status() == StatusCode::PAYLOAD_TOO_LARGE {
         response = ApiError::too_large(BODY_LIMIT).into_response();

@@ -114,7 +114,8 @@ impl Service {
     pub(super) fn check_name(&self, name: Option<&str>) -> Result<(), ApiError> {
         match name {
             Some(name) if !self.inner.names.iter().any(|known| known == name) => {
-                let message = format!("model = \"{name}\": this server has `{}`", self.inner.names[..2].join("` and `"));
+                let message =
+                    format!("model = \"{name}\": this server has `{}`", self.inner.names[..2].join("` and `"));
                 Err(ApiError::absent("model_not_found", message))
             }
             _ => Ok(()),

@@ -73,7 +73,9 @@ pub(super) async fn generate(State(service): State<Service>, body: Bytes) -> Res
 fn deliver(mut replies: Vec<GenerateReply>, listed: bool) -> Response {
     match listed {
         true => Json(replies).into_response(),
-        false => replies.pop().map_or_else(|| ApiError::internal("no reply").into_response(), |r| Json(r).into_response()),
+        false => {
+            replies.pop().map_or_else(|| ApiError::internal("no reply").into_response(), |r| Json(r).into_response())
+        }
     }
 }
 

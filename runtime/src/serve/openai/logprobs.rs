@@ -8,9 +8,7 @@ use crate::text::Tokenizer;
 /// A chat answer's `logprobs.content` of some tokens. `bytes` is null inside a character that
 /// several tokens make.
 pub(super) fn chat(tokenizer: &Tokenizer, scores: &[TokenScore]) -> Value {
-    let entry = |token: i64, logprob: f32| {
-        json!({"token": tokenizer.token_text(token), "logprob": logprob, "bytes": tokenizer.token_bytes(token)})
-    };
+    let entry = |token: i64, logprob: f32| json!({"token": tokenizer.token_text(token), "logprob": logprob, "bytes": tokenizer.token_bytes(token)});
     let content: Vec<Value> = scores
         .iter()
         .map(|score| {
