@@ -19,7 +19,7 @@ pub enum OneOrMany<T> {
 }
 
 /// Body of `POST /generate`. Exactly one of `text` and `input_ids` is given.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GenerateRequest {
     /// The prompt as text, tokenised by the server without a chat template.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -33,9 +33,10 @@ pub struct GenerateRequest {
     /// Ask for log-probabilities.
     #[serde(default)]
     pub return_logprob: bool,
-    /// First prompt position whose log-probability is returned; −1 is output only.
+    /// First prompt position whose log-probability is returned; −1 is output only. A list gives
+    /// one for each prompt of a batch.
     #[serde(default = "output_only")]
-    pub logprob_start_len: i64,
+    pub logprob_start_len: OneOrMany<i64>,
     /// How many of the most likely tokens to return a position.
     #[serde(default)]
     pub top_logprobs_num: usize,
@@ -44,8 +45,23 @@ pub struct GenerateRequest {
     pub stream: bool,
 }
 
-fn output_only() -> i64 {
-    -1
+fn output_only() -> OneOrMany<i64> {
+    OneOrMany::One(-1)
+}
+
+impl Default for GenerateRequest {
+    /// No prompt yet, and what a server takes for fields that are left out.
+    fn default() -> Self {
+        Self {
+            text: None,
+            input_ids: None,
+            sampling_params: SamplingParams::default(),
+            return_logprob: false,
+            logprob_start_len: output_only(),
+            top_logprobs_num: 0,
+            stream: false,
+        }
+    }
 }
 
 /// SGLang's sampling parameters. All are written out by our clients: a server's own defaults

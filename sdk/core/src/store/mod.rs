@@ -1,14 +1,17 @@
 //! Artefacts by key, behind one trait.
 //!
 //! Keys are `/`-separated, relative, of non-empty parts that are neither `.` nor `..`. A reader
-//! never observes a partly written object. [`open`] makes a store from its URL.
+//! never observes a partly written object. No key may be the folder of another (`a` beside `a/b`):
+//! a store with folders refuses the second. [`open`] makes a store from its URL.
 
 pub mod conformance;
 mod file;
 mod memory;
+mod url;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -135,6 +138,58 @@ pub trait Store: Send + Sync + fmt::Debug {
     }
 }
 
+/// Opens the store at `url`: `file:///absolute/folder` (made where missing), or `memory://`, which
+/// is a new and empty store each time.
+///
+/// # Errors
+/// [`Error::Invalid`] for another scheme or a path that is not absolute; [`Error::Io`] when the
+/// folder cannot be made.
+pub fn open(url: &str) -> Result<Arc<dyn Store>, Error> {
+    let invalid = |rule: &str| Error::Invalid { what: "store URL", given: url.to_owned(), rule: rule.to_owned() };
+    match url.split_once("://") {
+        Some(("file", rest)) => {
+            let path = url::to_file(rest)
+                .ok_or_else(|| invalid("a folder is written `file:///absolute/path`, special characters as %XX"))?;
+            Ok(Arc::new(FileStore::open(path)?))
+        }
+        Some(("memory", "")) => Ok(Arc::new(MemoryStore::new())),
+        _ => Err(invalid("supported are `file:///absolute/path` and `memory://`")),
+    }
+}
+
+/// Refuses a prefix whose folder part is no key.
+pub(crate) fn check_prefix(prefix: &str) -> Result<(), Error> {
+    match prefix.rsplit_once('/') {
+        Some((folder, _)) => check_key(folder),
+        None if prefix.contains('\0') => check_key(prefix),
+        None => Ok(()),
+    }
+}
+
+fn check_offset(key: &str, offset: u64, length: u64) -> Result<(), Error> {
+    if offset <= length {
+        return Ok(());
+    }
+    Err(Error::Invalid {
+        what: "offset",
+        given: offset.to_string(),
+        rule: format!("object `{key}` has {length} bytes, and a write begins at its end or before"),
+    })
+}
+
+fn nested(outer: &str, inner: &str) -> Error {
+    Error::Invalid {
+        what: "store key",
+        given: outer.to_owned(),
+        rule: format!("an object cannot be the folder of another, `{inner}`; choose another key"),
+    }
+}
+
+/// The failure of a file outside the store.
+fn local(action: &'static str, path: &Path, source: std::io::Error) -> Error {
+    Error::Io { action, key: path.display().to_string(), store: "the local file system".to_owned(), source }
+}
+
 /// Refuses keys that are empty, absolute, or step outside the store.
 pub(crate) fn check_key(key: &str) -> Result<(), Error> {
     let bad = key.is_empty() || key.contains('\0') || key.split('/').any(|part| matches!(part, "" | "." | ".."));
@@ -146,4 +201,22 @@ pub(crate) fn check_key(key: &str) -> Result<(), Error> {
         });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_choose_the_store() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("file://{}/s", folder.path().display());
+        assert_eq!(open(&url).unwrap().url(), url);
+        assert_eq!(open("memory://").unwrap().url(), "memory://");
+        for bad in ["s3://bucket/x", "/tmp/x", "file://relative", "memory://named", ""] {
+            let error = open(bad).unwrap_err();
+            assert!(matches!(error, Error::Invalid { .. }), "{bad}: {error}");
+            assert!(error.to_string().contains("file:///absolute/path"), "{error}");
+        }
+    }
 }
