@@ -162,6 +162,19 @@ async fn corruption_is_noticed_and_fetched_again() {
 }
 
 #[tokio::test]
+async fn a_file_that_is_not_the_listed_one_is_refused() {
+    let cache = tempfile::tempdir().unwrap();
+    let server = FakeHub::serve(&[("a.txt", b"listed")]).await;
+    let hub = server.hub(cache.path());
+    let listing = hub.files(&Repo::model("org/name").unwrap(), "main").await.unwrap();
+    server.replace("a.txt", b"edited");
+    let error = hub.download(&listing, &["a.txt".to_owned()]).await.unwrap_err();
+    assert!(matches!(error, Error::Integrity { what: "etag", .. }), "{error}");
+    assert!(error.to_string().contains("org/name/a.txt"), "{error}");
+    assert!(!cache.path().join("models--org--name/snapshots").join(COMMIT).join("a.txt").exists());
+}
+
+#[tokio::test]
 async fn two_at_once_fetch_once() {
     let cache = tempfile::tempdir().unwrap();
     let server = FakeHub::serve(&[("weights.bin", &large())]).await;

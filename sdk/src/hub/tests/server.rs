@@ -87,6 +87,10 @@ impl FakeHub {
         self.set(|inner| inner.bare = true);
     }
 
+    pub(crate) fn replace(&self, path: &str, bytes: &[u8]) {
+        self.set(|inner| inner.files.insert(path.to_owned(), Bytes::copy_from_slice(bytes)));
+    }
+
     pub(crate) fn private(&self) {
         self.set(|inner| inner.private = true);
     }
