@@ -42,7 +42,7 @@ pub struct PromptBatch {
     /// The step, from 1.
     pub step: u64,
     /// One a group.
-    pub prompts: Vec<PreparedPrompt>,
+    pub prompts: Vec<std::sync::Arc<PreparedPrompt>>,
 }
 
 /// One response as the engine drew it.

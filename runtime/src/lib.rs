@@ -16,11 +16,14 @@
 //! | [`advantage`] | pure functions from rewards and log-probabilities to advantages |
 //! | [`update`] | losses, optimizer, the step |
 //! | [`publish`] | new weights to the engine and to checkpoints |
+//! | [`pretrain`] | supervised training from random weights: how the demo's models are made |
 //! | [`batch`] | the boundary types and the shape glossary |
 //! | [`text`] | tokenizer, chat template, stops |
 //! | [`model`] | families, layers, key-value cache, weights |
 //! | [`serve`] | OpenAI's and SGLang's HTTP on the same engine |
-//! | [`telemetry`] | logs |
+//! | [`check`] | what a launch asks before it computes |
+//! | [`supervise`] | the parent of a local job |
+//! | [`telemetry`], [`memory`] | logs; the allocator |
 //!
 //! Stages never import each other; `tests/rooms.rs` checks the edges.
 //!
@@ -30,14 +33,18 @@
 
 pub mod advantage;
 pub mod batch;
+pub mod check;
 pub mod data;
+pub mod memory;
 pub mod model;
 pub mod pipeline;
+pub mod pretrain;
 pub mod publish;
 pub mod rollout;
 pub mod score;
 pub mod serve;
 pub mod settings;
+pub mod supervise;
 pub mod telemetry;
 pub mod text;
 pub mod update;

@@ -1,2 +1,3 @@
-//! ok
+//! `gym-runtime`: the door.
+
 fn main() {}

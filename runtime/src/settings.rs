@@ -1,1 +1,178 @@
-//! settings
+//! The only reader of the command line, the environment, and the files they name.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::{Parser, Subcommand};
+use tch::{Device, Kind};
+use training_gym_core::ids::RunId;
+use training_gym_core::spec::{Dtype, NodeSpec, SecretRef, ServeSpec, VersionedServeSpec};
+
+/// What the image's program does.
+#[derive(Debug, Parser)]
+#[command(name = "gym-runtime", version, about = "Trains and serves for training-gym")]
+pub struct Cli {
+    /// The part it plays.
+    #[command(subcommand)]
+    pub role: Role,
+}
+
+/// The parts.
+#[derive(Debug, Subcommand)]
+pub enum Role {
+    /// Run the training run whose spec is in the store
+    Train {
+        /// The store's URL, such as file:///srv/gym
+        #[arg(long)]
+        store: String,
+        /// The run
+        #[arg(long)]
+        run: RunId,
+    },
+    /// Serve a model over HTTP
+    Serve {
+        /// The deployment's spec (JSON)
+        #[arg(long)]
+        spec: PathBuf,
+        /// Written once the server answers: {"port": N, "pid": N}
+        #[arg(long)]
+        ready: Option<PathBuf>,
+    },
+    /// Check that a model, its tokenizer and a dataset fit, without computing
+    Check {
+        /// The model's folder
+        #[arg(long)]
+        model: PathBuf,
+        /// Rows (JSON lines) to render and count
+        #[arg(long)]
+        rows: Option<PathBuf>,
+        /// Treat prompts as raw text
+        #[arg(long)]
+        raw: bool,
+        /// The chat template's variables (a JSON object)
+        #[arg(long, default_value = "{}")]
+        chat_template_kwargs: String,
+        /// Count prompts of more tokens
+        #[arg(long)]
+        max_prompt_len: Option<usize>,
+    },
+    /// Start a local job and write down how it ends
+    Supervise {
+        /// The job's folder
+        folder: PathBuf,
+    },
+}
+
+/// A setting that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A device we do not know or do not have.
+    #[error("node.device = `{given}`: {rule}")]
+    Device {
+        /// As given.
+        given: String,
+        /// What can be.
+        rule: String,
+    },
+    /// A secret that is not where the spec says. The message never holds the secret.
+    #[error("{place} holds no secret: {why}")]
+    Secret {
+        /// The file or variable.
+        place: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// A file that is no spec.
+    #[error("{path} is not a deployment's spec: {why}")]
+    Spec {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+/// The device and number type a node spec names.
+///
+/// # Errors
+/// [`Error::Device`] when there is no such device here.
+pub fn device(node: &NodeSpec) -> Result<(Device, Kind), Error> {
+    let refuse = |rule: String| Error::Device { given: node.device.clone(), rule };
+    let kind = match node.dtype {
+        Dtype::Float32 => Kind::Float,
+        Dtype::Bfloat16 => Kind::BFloat16,
+    };
+    if node.device == "cpu" {
+        return Ok((Device::Cpu, kind));
+    }
+    let index = node
+        .device
+        .strip_prefix("cuda:")
+        .and_then(|index| usize::from_str(index).ok())
+        .ok_or_else(|| refuse("use `cpu` or `cuda:N`".to_owned()))?;
+    let count = usize::try_from(tch::Cuda::device_count()).unwrap_or(0);
+    if index >= count {
+        return Err(refuse(format!("this machine has {count} CUDA devices that libtorch can use")));
+    }
+    Ok((Device::Cuda(index), kind))
+}
+
+/// Gives libtorch its threads. Called once, before any tensor.
+pub fn use_threads(node: &NodeSpec) {
+    let threads = i32::try_from(node.threads.max(1)).unwrap_or(1);
+    tch::set_num_threads(threads);
+    tch::set_num_interop_threads(1);
+}
+
+/// Reads a secret from where a spec says it is.
+///
+/// # Errors
+/// [`Error::Secret`] when the file or variable is missing or empty.
+pub fn secret(place: &SecretRef) -> Result<String, Error> {
+    let (place, read) = match place {
+        SecretRef::File(path) => (path.display().to_string(), std::fs::read_to_string(path).map_err(|e| e.to_string())),
+        SecretRef::Env(name) => (format!("variable {name}"), std::env::var(name).map_err(|e| e.to_string())),
+    };
+    let text = read.map_err(|why| Error::Secret { place: place.clone(), why })?;
+    let secret = text.lines().next().unwrap_or_default().trim();
+    if secret.is_empty() {
+        return Err(Error::Secret { place, why: "it is empty".to_owned() });
+    }
+    Ok(secret.to_owned())
+}
+
+/// Reads a deployment's spec.
+///
+/// # Errors
+/// [`Error::Spec`].
+pub fn serve_spec(path: &Path) -> Result<ServeSpec, Error> {
+    let refuse = |why: String| Error::Spec { path: path.display().to_string(), why };
+    let text = std::fs::read(path).map_err(|error| refuse(error.to_string()))?;
+    let VersionedServeSpec::V1(spec) = serde_json::from_slice(&text).map_err(|error| refuse(error.to_string()))?;
+    Ok(spec)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_checked_by_name_and_count() {
+        let node = |device: &str| NodeSpec { device: device.into(), dtype: Dtype::Float32, threads: 1 };
+        assert_eq!(device(&node("cpu")).unwrap(), (Device::Cpu, Kind::Float));
+        for bad in ["gpu", "cuda", "cuda:x", "cuda:99"] {
+            assert!(device(&node(bad)).unwrap_err().to_string().starts_with(&format!("node.device = `{bad}`")));
+        }
+    }
+
+    #[test]
+    fn a_secret_is_the_first_line_and_never_in_the_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        std::fs::write(&file, "s3cret\nmore\n").unwrap();
+        assert_eq!(secret(&SecretRef::File(file.clone())).unwrap(), "s3cret");
+        std::fs::write(&file, " \ns3cret\n").unwrap();
+        let error = secret(&SecretRef::File(file)).unwrap_err().to_string();
+        assert!(error.contains("it is empty") && !error.contains("s3cret"));
+    }
+}

@@ -1,2 +1,62 @@
-//! ok
-fn main() {}
+//! `cargo xtask`: what a person types in this repository.
+//!
+//! Each command first does the set-up that is missing. Nothing here needs more than Rust, a C++
+//! compiler and Python 3 with pip.
+
+mod arithmetic;
+mod commands;
+mod libtorch;
+mod prerequisites;
+mod shell;
+mod trees;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+cargo xtask COMMAND
+
+  demo [-- ARGUMENTS]     set up, build, and run the main job: teach a small student arithmetic
+                          (arguments go to examples/dapo_math_opd.rs, such as --json or --seed 2)
+  test [golden] [FILTER]  set up, then run the tests; `golden` runs the reference suites alone
+  setup                   only the set-up: libtorch, verified and cached outside the repository
+  smoke                   the demo's mechanics in a few steps
+  bench                   the benchmarks
+  demo-assets             make the demo's problems, tokenizer and models anew (many minutes)
+  heavy                   suites that need Python environments of several GB
+  trees                   assert which crates each side links
+  deny                    licences, sources and bans, with a pinned cargo-deny
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (command, rest) = match arguments.split_first() {
+        Some((command, rest)) => (command.as_str(), rest),
+        None => ("help", &[][..]),
+    };
+    let outcome = match command {
+        "demo" => commands::demo(rest),
+        "test" => commands::test(rest),
+        "setup" => commands::setup(),
+        "smoke" => commands::smoke(),
+        "bench" => commands::bench(),
+        "demo-assets" => commands::demo_assets(),
+        "heavy" => commands::heavy(),
+        "trees" => trees::check(),
+        "deny" => commands::deny(),
+        "help" | "--help" | "-h" => {
+            print!("{HELP}");
+            Ok(())
+        }
+        other => {
+            eprint!("error: no command `{other}`\n\n{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

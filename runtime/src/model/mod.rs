@@ -1,1 +1,220 @@
-//! model
+//! Decoders: families read from `config.json`, weights by name, forward passes, key-value cache.
+//!
+//! [`Model::hidden`] is the differentiable road: packed sequences, no padding, each weight a leaf
+//! under its checkpoint name. The engine in [`crate::rollout`] takes the inference road on the
+//! same memory: fused projections, in-place rotation, a [`cache`].
+//!
+//! | room | what it does |
+//! |---|---|
+//! | `config` | `config.json` in both spellings; what is not computed is refused by name |
+//! | `layout` | names and shapes of the tensors |
+//! | `load`, `save` | safetensors, single or sharded |
+//! | `initial` | fresh weights |
+//! | `decoder` | the stack of layers, over `attention`, `feed_forward`, `projection`, `rotary` |
+//! | `packing` | sequences end to end, and attention that keeps them apart |
+//! | `cache` | keys and values of running sequences |
+//! | `memory` | how the allocator treats large tensors |
+//!
+//! Llama 3, Qwen2 and Qwen3 are one decoder with different data. A family with other layers gets
+//! a second kind of `attention` or `feed_forward` beside these, chosen by its `layer_types`.
+
+mod attention;
+mod cache;
+mod config;
+mod decoder;
+mod error;
+mod feed_forward;
+mod initial;
+mod layout;
+mod load;
+mod memory;
+mod packing;
+mod projection;
+mod rotary;
+mod save;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+
+use tch::{Device, Kind, Tensor};
+
+pub use config::{Architecture, ModelConfig, RopeScaling};
+pub use error::Error;
+pub use memory::keep_large_blocks;
+
+pub(crate) use cache::KvCache;
+use decoder::Decoder;
+pub(crate) use decoder::Placing;
+use packing::Packing;
+
+/// Where and in which type a model computes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LoadOptions {
+    /// The device of all weights.
+    pub device: Device,
+    /// Their type: `Float`, `BFloat16` or `Half`, whatever the file holds.
+    pub dtype: Kind,
+}
+
+impl Default for LoadOptions {
+    /// float32 on the CPU.
+    fn default() -> Self {
+        Self { device: Device::Cpu, dtype: Kind::Float }
+    }
+}
+
+/// A decoder with its weights. `Send`, not `Sync`: one thread owns it.
+#[derive(Debug)]
+pub struct Model {
+    config: ModelConfig,
+    options: LoadOptions,
+    decoder: Decoder,
+    parameters: Vec<(String, Tensor)>,
+    /// The checkpoint had a copy of the tied output projection.
+    stores_tied_head: bool,
+}
+
+impl Model {
+    /// Reads a Hugging Face folder: `config.json` and safetensors, single or sharded.
+    ///
+    /// # Errors
+    /// As [`ModelConfig::from_folder`]; then [`Error::NoWeights`], [`Error::Damaged`],
+    /// [`Error::Index`], and by name [`Error::Missing`], [`Error::Surplus`], [`Error::Shape`],
+    /// [`Error::StoredType`], [`Error::TiedHeadDiffers`].
+    pub fn load(folder: &Path, options: LoadOptions) -> Result<Self, Error> {
+        let config = ModelConfig::from_folder(folder)?;
+        let checkpoint = load::Checkpoint::open(folder)?;
+        let stores_tied_head = checkpoint.check(&config)?;
+        let decoder = Decoder::new(&config, options.device, options.dtype, |name| checkpoint.tensor(name, options))?;
+        Ok(Self::assemble(config, options, decoder, stores_tied_head))
+    }
+
+    /// Fresh weights: matrices from N(0, `initializer_range`²), norms 1, biases 0. The same seed
+    /// gives the same weights everywhere.
+    pub fn init(config: ModelConfig, options: LoadOptions, seed: u64) -> Self {
+        let shapes: std::collections::HashMap<_, _> = layout::tensors(&config).into_iter().collect();
+        let mut normals = initial::Normals::new(seed);
+        let fresh = |name: &str| -> Result<Tensor, std::convert::Infallible> {
+            let shape = shapes.get(name).expect("the decoder asks for what the layout lists");
+            let tensor = match shape.len() {
+                1 if name.ends_with(".bias") => Tensor::zeros(shape.as_slice(), (Kind::Float, Device::Cpu)),
+                1 => Tensor::ones(shape.as_slice(), (Kind::Float, Device::Cpu)),
+                _ => normals.tensor(shape, config.initializer_range),
+            };
+            Ok(tensor.to_device(options.device).to_kind(options.dtype))
+        };
+        let Ok(decoder) = Decoder::new(&config, options.device, options.dtype, fresh);
+        Self::assemble(config, options, decoder, false)
+    }
+
+    fn assemble(config: ModelConfig, options: LoadOptions, decoder: Decoder, stores_tied_head: bool) -> Self {
+        let parameters = decoder.parameters();
+        Self { config, options, decoder, parameters, stores_tied_head }
+    }
+
+    /// The shape of the model.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// Device and type of the weights.
+    pub fn options(&self) -> LoadOptions {
+        self.options
+    }
+
+    /// Every weight once, by its checkpoint name, in a fixed order. A tied output projection is
+    /// the embedding. Update them in place (`copy_`, `add_`, …, under `no_grad`): they share
+    /// memory with the fused projections of the inference road and with [`Model::share`]d models.
+    pub fn parameters(&self) -> &[(String, Tensor)] {
+        &self.parameters
+    }
+
+    /// Turns gradients of all weights on or off.
+    pub fn set_requires_grad(&self, on: bool) {
+        for (_, tensor) in &self.parameters {
+            let _ = tensor.set_requires_grad(on);
+        }
+    }
+
+    /// A second model on the same memory: an in-place update of one is seen by both. Its weights
+    /// are leaves of their own, without gradients.
+    #[must_use]
+    pub fn share(&self) -> Self {
+        Self::assemble(self.config.clone(), self.options, self.decoder.share(), self.stores_tied_head)
+    }
+
+    /// Hidden states of packed sequences after the final norm; causal within each sequence,
+    /// differentiable.
+    ///
+    /// # Shapes
+    /// `input_ids [T]` int64, the sequences end to end; `lengths` sums to `T`, each ≥ 1 →
+    /// `[T, H]` in the model's type.
+    ///
+    /// # Panics
+    /// When `lengths` does not add up to `T` or holds a zero.
+    pub fn hidden(&self, input_ids: &Tensor, lengths: &[usize]) -> Tensor {
+        let packing = self.packing(input_ids, lengths);
+        self.decoder.forward(&input_ids.to_device(self.options.device), &packing)
+    }
+
+    /// Scores of every vocabulary entry. # Shapes: `hidden [N, H]` → `[N, V]`, in the model's type.
+    pub fn logits(&self, hidden: &Tensor) -> Tensor {
+        hidden.linear::<Tensor>(self.output_weight(), None)
+    }
+
+    /// The output projection `[V, H]`: `lm_head`, or the embedding where tied.
+    pub fn output_weight(&self) -> &Tensor {
+        self.decoder.output_weight()
+    }
+
+    /// Writes the weights as `model.safetensors`, or as shards of at most 5 GB with an index,
+    /// under the names they were read by, in the model's type. Each file appears whole or not at
+    /// all, the index last.
+    ///
+    /// # Errors
+    /// [`Error::Write`].
+    pub fn save_weights(&self, folder: &Path) -> Result<(), Error> {
+        save::save(&self.stored_tensors(), folder, save::SHARD_BYTES)
+    }
+
+    fn stored_tensors(&self) -> Vec<(String, Tensor)> {
+        let mut all: Vec<_> = self.parameters.iter().map(|(name, tensor)| (name.clone(), tensor.detach())).collect();
+        if self.stores_tied_head {
+            all.push((layout::HEAD.to_owned(), self.output_weight().detach()));
+        }
+        all
+    }
+
+    /// The inference road over packed sequences: hidden states of `rows`, keys and values kept
+    /// where `placing` says.
+    ///
+    /// # Shapes
+    /// `input_ids [T]`, `rows [N]`, both int64 → `[N, H]`.
+    pub(crate) fn prefill(
+        &self,
+        input_ids: &Tensor,
+        lengths: &[usize],
+        rows: &[i64],
+        placing: Option<Placing<'_>>,
+    ) -> Tensor {
+        let packing = self.packing(input_ids, lengths);
+        let device = self.options.device;
+        let rows = Tensor::from_slice(rows).to_device(device);
+        self.decoder.prefill(&input_ids.to_device(device), &packing, &rows, placing)
+    }
+
+    /// The inference road, one token for each of the first `positions.len()` slots of the cache.
+    ///
+    /// # Shapes
+    /// `input_ids [B]` int64 → `[B, H]`.
+    pub(crate) fn decode(&self, input_ids: &Tensor, positions: &[i64], cache: &mut KvCache) -> Tensor {
+        self.decoder.decode(&input_ids.to_device(self.options.device), positions, cache)
+    }
+
+    fn packing(&self, input_ids: &Tensor, lengths: &[usize]) -> Packing {
+        let packing = Packing::new(lengths, self.options.device);
+        assert_eq!(input_ids.size(), [packing.tokens()], "lengths {lengths:?} add up to the packed ids");
+        packing
+    }
+}

@@ -1,1 +1,245 @@
-//! pipeline
+//! The run: takes the lease, prepares, steps, publishes, and says how it ended.
+//!
+//! This is the only room that sees two stages at once.
+//!
+//! A run succeeds only if at least one step ran, every loss was finite, the weights changed, the
+//! engine confirmed their version, and the last checkpoint's manifest is in the store. Anything
+//! else ends with a [`training_gym_core::record::Failure`] and its exit code.
+
+mod evaluate;
+mod failure;
+mod journal;
+mod lease;
+mod prepare;
+mod replay;
+mod step;
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use training_gym_core::checkpoint::{self, Kind};
+use training_gym_core::ids::{RunId, WeightVersion};
+use training_gym_core::record::{Cause, RunState, keys};
+use training_gym_core::spec::{RunSpec, VersionedRunSpec};
+use training_gym_core::store::{self, Store};
+
+use self::failure::Stop;
+use self::journal::Journal;
+use self::lease::Lease;
+use self::prepare::Prepared;
+
+/// Exit code of a run that stopped because it was asked to (128 + SIGTERM, as shells count).
+const STOPPED: u8 = 143;
+
+/// Share of truncated responses in the first step beyond which a person should know.
+const MANY_TRUNCATED: f64 = 0.5;
+
+/// Runs the run `id` of the store at `url` and returns the process's exit code.
+pub fn run(url: &str, id: &RunId) -> u8 {
+    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return complain(&Stop::new(Cause::Internal, &error)),
+    };
+    let opened = store::open(url).map_err(|error| Stop::new(Cause::InvalidInput, &error));
+    let read = opened.and_then(|store| {
+        let spec = runtime.block_on(read_spec(&*store, id))?;
+        let lease = runtime.block_on(Lease::take(&*store, id))?;
+        Ok((store, spec, lease))
+    });
+    let (store, spec, lease) = match read {
+        Ok(read) => read,
+        Err(stop) => return complain(&stop),
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    watch_for_sigterm(&runtime, Arc::clone(&stop));
+    let handle = runtime.handle().clone();
+    let journal = Journal::open(Arc::clone(&store), id.clone(), lease.attempt(), spec.num_rollout, handle.clone());
+    let mut attempt = Attempt { store, runtime: handle, journal, lease, stop, step: 0 };
+    // A panic is a fault of ours; the run's status must say so all the same.
+    let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| attempt.train(spec)));
+    match outcome.unwrap_or_else(|panic| Err(panicked(&*panic))) {
+        Ok(RunState::Succeeded) => {
+            attempt.end(RunState::Succeeded, None);
+            tracing::info!("run {id} succeeded");
+            0
+        }
+        Ok(state) => {
+            attempt.end(state, None);
+            tracing::info!("run {id} stopped after step {}; launch it again with its id to go on", attempt.step);
+            STOPPED
+        }
+        Err(stop) => {
+            // A newer attempt owns the status now.
+            if stop.0.cause != Cause::Superseded {
+                attempt.end(RunState::Failed, Some(&stop));
+            }
+            complain(&stop)
+        }
+    }
+}
+
+fn panicked(panic: &(dyn std::any::Any + Send)) -> Stop {
+    let words = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("no message");
+    let first = words.lines().next().unwrap_or_default();
+    // libtorch's own words for it; there is no code to look at.
+    let memory = ["out of memory", "can't allocate memory", "DefaultCPUAllocator"];
+    let cause = if memory.iter().any(|text| words.contains(text)) { Cause::OutOfMemory } else { Cause::Internal };
+    Stop::say(cause, format!("the trainer panicked: {first}"))
+}
+
+fn complain(Stop(failure): &Stop) -> u8 {
+    tracing::error!("{}", failure.sentence);
+    tracing::error!("next step: {}", failure.next_step);
+    failure.cause.exit_code()
+}
+
+async fn read_spec(store: &dyn Store, id: &RunId) -> Result<RunSpec, Stop> {
+    let key = keys::spec(id);
+    let object = store.get(&key).await.map_err(|error| {
+        let cause = if matches!(error, store::Error::NotFound { .. }) { Cause::InvalidInput } else { Cause::Store };
+        Stop::new(cause, &error)
+    })?;
+    let VersionedRunSpec::V1(spec) = serde_json::from_slice(&object.bytes)
+        .map_err(|error| Stop::say(Cause::InvalidInput, format!("`{key}` is not a run's spec: {error}")))?;
+    if spec.run_id != *id || spec.num_rollout == 0 {
+        return Err(Stop::say(
+            Cause::InvalidInput,
+            format!("`{key}` is not a spec of run {id} with at least one step"),
+        ));
+    }
+    Ok(spec)
+}
+
+/// SIGTERM asks the run to publish what it has and end.
+fn watch_for_sigterm(runtime: &tokio::runtime::Runtime, stop: Arc<AtomicBool>) {
+    runtime.spawn(async move {
+        use tokio::signal::unix::{SignalKind, signal};
+        let Ok(mut term) = signal(SignalKind::terminate()) else { return };
+        term.recv().await;
+        tracing::info!("asked to stop: publishing the last finished step");
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+struct Attempt {
+    store: Arc<dyn Store>,
+    runtime: tokio::runtime::Handle,
+    journal: Journal,
+    lease: Lease,
+    stop: Arc<AtomicBool>,
+    step: u64,
+}
+
+impl Attempt {
+    /// Trains to the end or until asked to stop.
+    fn train(&mut self, spec: RunSpec) -> Result<RunState, Stop> {
+        self.journal.status(RunState::Starting, 0, None);
+        let prepared = prepare::prepare(spec, &self.store, &self.runtime, (&mut self.journal, &self.stop))?;
+        let Prepared { mut trainer, mut publisher, done, start_weights, scratch: _scratch } = prepared;
+        let (total, save_interval) = (trainer.spec.num_rollout, trainer.spec.save.save_interval);
+        self.step = done;
+        let mut published = done;
+        self.journal.status(RunState::Running, done, None);
+        while self.step < total {
+            let Some(mut outcome) = trainer.step(self.step + 1)? else { break };
+            self.step += 1;
+            self.confirm_version(&trainer)?;
+            if self.step == 1 && outcome.metrics.truncated > MANY_TRUNCATED {
+                self.journal.note(format!(
+                    "{:.0} % of the first step's responses reached rollout_max_response_len = {} and are truncated: \
+                     raise it, or turn thinking off (apply_chat_template_kwargs)",
+                    100.0 * outcome.metrics.truncated,
+                    trainer.spec.rollout.rollout_max_response_len
+                ));
+            }
+            outcome.metrics.eval_reward = trainer.evaluate_if_due(self.step)?;
+            log_step(&outcome.metrics, total);
+            self.journal.rollouts(self.step, &outcome.records);
+            self.journal.metrics(&outcome.metrics);
+            self.journal.status(RunState::Running, self.step, None);
+            let due = save_interval.is_some_and(|interval| self.step.is_multiple_of(interval));
+            if due || self.step == total {
+                self.publish(&mut publisher, &trainer)?;
+                published = self.step;
+            }
+        }
+        if self.step < total {
+            if published < self.step {
+                self.publish(&mut publisher, &trainer)?;
+            }
+            self.flush(&mut publisher)?;
+            return Ok(RunState::Cancelled);
+        }
+        self.flush(&mut publisher)?;
+        self.no_silent_success(&trainer, done, &start_weights)?;
+        Ok(RunState::Succeeded)
+    }
+
+    fn confirm_version(&self, trainer: &step::Trainer) -> Result<(), Stop> {
+        let (found, expected) = (trainer.engine.weight_version(), WeightVersion(self.step));
+        if found != expected {
+            let sentence = format!("the rollout engine serves weights {found} after step {expected}");
+            return Err(Stop::say(Cause::Internal, sentence));
+        }
+        Ok(())
+    }
+
+    /// Publishes the weights and the resume state of `self.step`. What the state refers to is in
+    /// the store before it.
+    fn publish(&mut self, publisher: &mut crate::publish::Publisher, trainer: &step::Trainer) -> Result<(), Stop> {
+        self.journal.flush().map_err(|error| Stop::new(Cause::Store, &error))?;
+        self.runtime.block_on(self.lease.check(&*self.store))?;
+        let cursor = prepare::Cursor { step: self.step, metrics_offset: self.journal.metrics_offset() };
+        publisher
+            .checkpoint(self.step, &trainer.updater, &cursor.to_json())
+            .map_err(|error| Stop::new(Cause::Store, &error))
+    }
+
+    fn flush(&mut self, publisher: &mut crate::publish::Publisher) -> Result<(), Stop> {
+        publisher.finish().map_err(|error| Stop::new(Cause::Store, &error))?;
+        self.journal.flush().map_err(|error| Stop::new(Cause::Store, &error))?;
+        self.runtime.block_on(self.lease.check(&*self.store))
+    }
+
+    fn no_silent_success(&self, trainer: &step::Trainer, done: u64, start: &str) -> Result<(), Stop> {
+        let total = trainer.spec.num_rollout;
+        if done < total && prepare::fingerprint(&trainer.updater) == start {
+            return Err(Stop::say(Cause::Numerics, format!("{} steps ran and no weight changed", total - done))
+                .then("look at lr, grad_norm and skipped_updates in metrics.jsonl; recipe.lr may be too small"));
+        }
+        let manifest = self
+            .runtime
+            .block_on(checkpoint::latest(&*self.store, Kind::Checkpoint, &trainer.spec.run_id))
+            .map_err(|error| Stop::new(Cause::Store, &error))?;
+        match manifest {
+            Some(manifest) if manifest.step == total => Ok(()),
+            _ => Err(Stop::say(Cause::Store, format!("the checkpoint of step {total} is not in the store"))),
+        }
+    }
+
+    fn end(&self, state: RunState, stop: Option<&Stop>) {
+        self.journal.status(state, self.step, stop.map(|stop| stop.0.clone()));
+        if let Err(error) = self.journal.flush() {
+            tracing::error!("the run's last status was not written: {}", failure::chain(&error));
+        }
+    }
+}
+
+fn log_step(metrics: &training_gym_core::record::StepMetrics, total: u64) {
+    tracing::info!(
+        "step {}/{total}: reward {}, reverse_kl {}, response_len {:.1}, truncated {:.0} %, loss {:.4}, grad_norm {:.3}, {:.2} s",
+        metrics.step,
+        metrics.reward.map_or_else(|| "-".to_owned(), |reward| format!("{reward:.3}")),
+        metrics.reverse_kl.map_or_else(|| "-".to_owned(), |kl| format!("{kl:.4}")),
+        metrics.response_len,
+        100.0 * metrics.truncated,
+        metrics.loss,
+        metrics.grad_norm,
+        metrics.step_seconds,
+    );
+}

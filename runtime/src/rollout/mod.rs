@@ -1,1 +1,28 @@
-//! rollout
+//! Responses from the student: sampling, scheduling, scoring.
+//!
+//! [`Engine`] is driven step by step by the thread that owns it (the trainer's); [`EngineHandle`]
+//! puts one on a thread of its own (serving).
+//!
+//! | room | what it does |
+//! |---|---|
+//! | [`collect`] | one step's responses, each handed on as it ends |
+//! | `request` | what is asked and answered |
+//! | `engine` | slots, packed prefill, continuous batching |
+//! | `sampling` | temperature and cuts; inverting the cumulative distribution |
+//! | `noise` | one uniform number by seed and position |
+//! | `scoring` | log-probabilities of given sequences |
+//! | `handle` | the engine's thread |
+
+pub mod collect;
+mod engine;
+mod handle;
+mod noise;
+mod request;
+mod sampling;
+mod scoring;
+#[cfg(test)]
+mod tests;
+
+pub use engine::{Engine, Error};
+pub use handle::EngineHandle;
+pub use request::{EngineStats, Event, Refusal, Request, RequestId, ScoreRequest, TokenScore, TokenWatcher};

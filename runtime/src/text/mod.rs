@@ -1,1 +1,105 @@
-//! text
+//! Text in, ids out, and back: the tokenizer, the chat template, stops.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`tokenizer`] | `tokenizer.json`, encoding and decoding |
+//! | [`special`] | special tokens and end tokens, from whichever file of the folder names them |
+//! | [`decoder`] | ids to text, one at a time, never splitting a character |
+//! | [`stop`] | stop texts over a stream of tokens |
+//! | [`template`] | the model's own chat template |
+//! | [`prompts`] | all of it behind one type: [`TextPipeline`] |
+//!
+//! `jinja`, `python`, `clock` and `generation_tag` make minijinja behave as the environment that
+//! transformers renders chat templates in.
+
+mod clock;
+pub mod decoder;
+mod generation_tag;
+mod jinja;
+pub mod prompts;
+mod python;
+pub mod special;
+pub mod stop;
+pub mod template;
+pub mod tokenizer;
+
+use std::path::PathBuf;
+
+pub use decoder::IncrementalDecoder;
+pub use prompts::TextPipeline;
+pub use stop::{StopMatcher, StopWatcher};
+pub use template::{ChatTemplate, RenderOptions};
+pub use tokenizer::Tokenizer;
+
+/// What can be wrong with a model's text files, or with a prompt.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file of the model folder cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The folder has no fast tokenizer.
+    #[error(
+        "{} has no tokenizer.json; save the model with a fast tokenizer \
+         (`AutoTokenizer.from_pretrained(…).save_pretrained(folder)`)",
+        folder.display()
+    )]
+    NoTokenizer {
+        /// The model folder.
+        folder: PathBuf,
+    },
+    /// A file of the model folder is not what it should be.
+    #[error("{} is not valid: {reason}", path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong in it.
+        reason: String,
+    },
+    /// The tokenizer refused a text.
+    #[error("the text cannot be tokenised: {reason}")]
+    Encode {
+        /// The tokenizer's words.
+        reason: String,
+    },
+    /// A prompt of messages for a model without a template.
+    #[error(
+        "the model in {} has no chat template, so chat messages cannot be rendered; \
+         give raw text, or add a chat_template.jinja to the folder",
+        folder.display()
+    )]
+    NoTemplate {
+        /// The model folder.
+        folder: PathBuf,
+    },
+    /// The chat template does not parse, or failed on these messages.
+    #[error("chat template `{name}`{}: {message}", line.map(|line| format!(", line {line}")).unwrap_or_default())]
+    Template {
+        /// The template's file or name.
+        name: String,
+        /// The line of the template, from 1, where known.
+        line: Option<usize>,
+        /// What the template or the renderer said.
+        message: String,
+    },
+}
+
+/// Reads `path` where it exists.
+fn read_optional(path: &std::path::Path) -> Result<Option<String>, Error> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(Error::Read { path: path.to_owned(), source }),
+    }
+}
+
+/// Reads a JSON object from `path` where it exists.
+fn read_object(path: &std::path::Path) -> Result<Option<serde_json::Map<String, serde_json::Value>>, Error> {
+    let Some(text) = read_optional(path)? else { return Ok(None) };
+    serde_json::from_str(&text).map(Some).map_err(|e| Error::Invalid { path: path.to_owned(), reason: e.to_string() })
+}

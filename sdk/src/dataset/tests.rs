@@ -375,6 +375,14 @@ async fn materialised_rows_are_what_the_runtime_reads() {
     assert_eq!(dataset.materialise(&store).await.unwrap().rows.rows, 7);
 }
 
+#[test]
+fn what_a_launch_awaits_may_move_between_threads() {
+    fn is_send<T: Send>(_: T) {}
+    let (dataset, store) = (HuggingFaceDataset::new("a/b"), MemoryStore::new());
+    is_send(dataset.load());
+    is_send(dataset.materialise(&store));
+}
+
 #[tokio::test]
 async fn shared_rows_are_found_by_what_they_ask() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,0 +1,82 @@
+//! `gym-runtime check`: what needs a tokenizer or a template, asked without computing, so that the
+//! SDK can refuse a launch before anything starts.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use training_gym_core::sample::Row;
+
+use crate::model::ModelConfig;
+use crate::text::TextPipeline;
+
+/// What to check.
+#[derive(Debug)]
+pub struct Request {
+    /// The model's folder.
+    pub model: PathBuf,
+    /// Rows to render and count.
+    pub rows: Option<PathBuf>,
+    /// Treat prompts as raw text.
+    pub raw: bool,
+    /// The template's variables, a JSON object.
+    pub chat_template_kwargs: String,
+    /// Prompts of more tokens are counted as too long.
+    pub max_prompt_len: Option<usize>,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    family: String,
+    vocab_size: usize,
+    context_length: usize,
+    eos_token_ids: Vec<i64>,
+    rows: usize,
+    longest_prompt: usize,
+    too_long: usize,
+}
+
+/// Prints a JSON report.
+///
+/// # Errors
+/// Whatever a run would fail on at its start: the model's config, its tokenizer or template, a row.
+pub fn run(request: &Request) -> Result<()> {
+    let config = ModelConfig::from_folder(&request.model)?;
+    let text = TextPipeline::from_folder(&request.model)?;
+    let kwargs: Map<String, Value> =
+        serde_json::from_str(&request.chat_template_kwargs).context("--chat-template-kwargs is not a JSON object")?;
+    let context_length = config.max_position_embeddings;
+    let limit = request.max_prompt_len.unwrap_or(context_length - 1);
+    let (mut rows, mut longest, mut too_long) = (0, 0, 0);
+    if let Some(path) = &request.rows {
+        let lines = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        for (index, line) in lines.lines().enumerate().filter(|(_, line)| !line.is_empty()) {
+            let row: Row =
+                serde_json::from_str(line).with_context(|| format!("line {} of {}", index + 1, path.display()))?;
+            let ids = text
+                .prompt_ids(&row.prompt, !request.raw, &kwargs)
+                .with_context(|| format!("row {index} cannot be made a prompt"))?;
+            rows += 1;
+            longest = longest.max(ids.len());
+            too_long += usize::from(ids.len() > limit);
+        }
+        if rows == 0 {
+            bail!("{} has no row", path.display());
+        }
+        if too_long == rows {
+            bail!("every one of the {rows} prompts has more than {limit} tokens; raise recipe.rollout_max_prompt_len");
+        }
+    }
+    let report = Report {
+        family: config.architecture.name().to_owned(),
+        vocab_size: config.vocab_size,
+        context_length: config.max_position_embeddings,
+        eos_token_ids: text.tokenizer().eos_token_ids().to_vec(),
+        rows,
+        longest_prompt: longest,
+        too_long,
+    };
+    println!("{}", serde_json::to_string(&report)?);
+    Ok(())
+}

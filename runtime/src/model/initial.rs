@@ -1,0 +1,40 @@
+//! Fresh weights, the same for a seed on every machine and thread count.
+
+use tch::{Kind, Tensor};
+
+/// A stream of N(0, 1) numbers: SplitMix64 (Steele et al., 2014) and Box–Muller.
+#[derive(Debug)]
+pub(super) struct Normals {
+    state: u64,
+}
+
+impl Normals {
+    pub(super) fn new(seed: u64) -> Self {
+        Self { state: seed }
+    }
+
+    fn bits(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// In (0, 1].
+    fn uniform(&mut self) -> f64 {
+        ((self.bits() >> 11) + 1) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// A float32 tensor of N(0, deviation²).
+    pub(super) fn tensor(&mut self, shape: &[i64], deviation: f64) -> Tensor {
+        let count = shape.iter().product::<i64>() as usize;
+        let mut values = Vec::with_capacity(count + 1);
+        while values.len() < count {
+            let radius = deviation * (-2.0 * self.uniform().ln()).sqrt();
+            let (sin, cos) = (std::f64::consts::TAU * self.uniform()).sin_cos();
+            values.extend([(radius * cos) as f32, (radius * sin) as f32]);
+        }
+        Tensor::from_slice(&values[..count]).view(shape).to_kind(Kind::Float)
+    }
+}

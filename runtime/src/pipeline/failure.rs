@@ -1,0 +1,82 @@
+//! From a room's error to what a person reads: cause, sentence, next step.
+
+use training_gym_core::record::{Cause, Failure};
+
+/// A [`Failure`] on its way up.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Stop(pub(super) Failure);
+
+impl Stop {
+    /// A failure of `cause`; the sentence is the error with all its sources.
+    pub(super) fn new(cause: Cause, error: &dyn std::error::Error) -> Self {
+        Self::say(cause, chain(error))
+    }
+
+    /// A failure of `cause` in our own words.
+    pub(super) fn say(cause: Cause, sentence: impl Into<String>) -> Self {
+        let (next_step, retryable) = advice(cause);
+        Self(Failure { cause, sentence: sentence.into(), next_step: next_step.to_owned(), retryable })
+    }
+
+    /// The same with a next step that fits better than the cause's own.
+    #[must_use]
+    pub(super) fn then(mut self, next_step: impl Into<String>) -> Self {
+        self.0.next_step = next_step.into();
+        self
+    }
+}
+
+/// What helps for a cause in general, and whether another attempt alone may.
+fn advice(cause: Cause) -> (&'static str, bool) {
+    match cause {
+        Cause::InvalidInput => ("correct what the sentence names and launch a new run", false),
+        Cause::Teacher => (
+            "check that the teacher answers (`deployment.logs()`, its URL and token), then launch again with the same run id",
+            true,
+        ),
+        Cause::Reward => (
+            "run the reward function on the sample in a unit test (`NAME.call(&mut sample)`), then launch again",
+            false,
+        ),
+        Cause::Numerics => ("lower recipe.lr or look at the last lines of metrics.jsonl, then launch a new run", false),
+        Cause::Store => ("check the store's space and permissions, then launch again with the same run id", true),
+        Cause::Superseded => ("follow the newer attempt: TrainRun::attach(run_id)", false),
+        Cause::OutOfMemory => {
+            ("lower recipe.max_tokens_per_gpu or recipe.rollout_max_response_len, then launch again", false)
+        }
+        Cause::Died => ("look at the run's log, then launch again with the same run id", true),
+        Cause::Internal => ("this is a fault of training-gym: report it with the run's log", false),
+    }
+}
+
+/// An error and its sources, joined by colons.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        source = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sentence_holds_every_source_once() {
+        let inner = std::io::Error::other("disk full");
+        let error = training_gym_core::store::Error::Io {
+            action: "write",
+            key: "runs/a/spec.json".into(),
+            store: "file:///s".into(),
+            source: inner,
+        };
+        let Stop(failure) = Stop::new(Cause::Store, &error);
+        assert_eq!(failure.sentence, "cannot write `runs/a/spec.json` in file:///s: disk full");
+        assert!(failure.retryable);
+        assert!(!Stop::say(Cause::Reward, "x").then("y").0.retryable);
+    }
+}

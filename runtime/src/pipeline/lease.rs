@@ -1,0 +1,63 @@
+//! Which attempt owns a run. Each attempt creates its number; the highest one is the owner, so an
+//! old trainer that survived its node finds out before it publishes.
+
+use bytes::Bytes;
+use training_gym_core::ids::RunId;
+use training_gym_core::record::{Cause, keys};
+use training_gym_core::store::{Error, Store};
+
+use super::failure::Stop;
+
+/// This attempt's claim.
+#[derive(Clone, Debug)]
+pub(super) struct Lease {
+    run: RunId,
+    attempt: u64,
+}
+
+impl Lease {
+    /// Takes the next number.
+    ///
+    /// # Errors
+    /// When the store fails, or others keep taking numbers.
+    pub(super) async fn take(store: &dyn Store, run: &RunId) -> Result<Self, Stop> {
+        let mut attempt = newest(store, run).await? + 1;
+        for _ in 0..16 {
+            match store.create(&keys::attempt(run, attempt), Bytes::from(started())).await {
+                Ok(_) => return Ok(Self { run: run.clone(), attempt }),
+                Err(Error::AlreadyExists { .. }) => attempt += 1,
+                Err(error) => return Err(Stop::new(Cause::Store, &error)),
+            }
+        }
+        Err(Stop::say(Cause::Superseded, format!("other attempts of run {run} keep starting")))
+    }
+
+    /// Which attempt this is, from 1.
+    pub(super) fn attempt(&self) -> u64 {
+        self.attempt
+    }
+
+    /// Fails when a newer attempt has begun.
+    ///
+    /// # Errors
+    /// [`Cause::Superseded`], or a store that fails.
+    pub(super) async fn check(&self, store: &dyn Store) -> Result<(), Stop> {
+        let newest = newest(store, &self.run).await?;
+        if newest > self.attempt {
+            let sentence = format!("attempt {newest} of run {} has begun; this is attempt {}", self.run, self.attempt);
+            return Err(Stop::say(Cause::Superseded, sentence));
+        }
+        Ok(())
+    }
+}
+
+async fn newest(store: &dyn Store, run: &RunId) -> Result<u64, Stop> {
+    let prefix = format!("{}attempts/", keys::run(run));
+    let listed = store.list(&prefix).await.map_err(|error| Stop::new(Cause::Store, &error))?;
+    let number = |key: &str| key.strip_prefix(&prefix)?.strip_suffix(".json")?.parse().ok();
+    Ok(listed.iter().filter_map(|object| number(&object.key)).max().unwrap_or(0))
+}
+
+fn started() -> String {
+    format!("{{\"started_at\":{}}}\n", super::journal::now())
+}

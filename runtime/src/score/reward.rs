@@ -1,0 +1,228 @@
+//! The person's reward function, asked sample by sample as responses finish.
+//!
+//! A call that errors, panics, returns no finite number, takes too long, or kills its worker
+//! leaves its sample *ungraded*; it never becomes a 0. When a worker dies with several samples in
+//! flight nobody knows which one killed it, so each is asked again alone: one that kills the
+//! worker then is the culprit, the others get their grade.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use tokio::sync::{RwLock, Semaphore};
+use training_gym_core::record::Grade;
+use training_gym_core::sample::{FinishReason, Sample};
+use training_gym_core::spec::RewardSpec;
+use training_gym_core::worker::{PostProcessReply, RewardReply};
+
+use super::Error;
+use super::worker::{Connection, Worker, functions};
+
+/// What grading found about one sample.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Graded {
+    /// The function's word.
+    pub grade: Grade,
+    /// What it left in `sample.score`.
+    pub score: Option<f64>,
+    /// What it left in `sample.metadata`.
+    pub metadata: Map<String, Value>,
+}
+
+/// Asks the reward worker.
+#[derive(Debug)]
+pub struct Grader {
+    worker: Worker,
+    spec: RewardSpec,
+    slots: Semaphore,
+    /// Read by ordinary calls, held alone by a call that is asked again.
+    alone: RwLock<()>,
+}
+
+enum Answer {
+    Reply(RewardReply),
+    Unknown,
+    TimedOut(u64),
+    Died(u64, String),
+}
+
+impl Grader {
+    /// Starts the worker and checks that it has the functions the spec names.
+    ///
+    /// # Errors
+    /// [`Error::Worker`], [`Error::UnknownFunction`].
+    pub async fn start(worker: Worker, spec: RewardSpec) -> Result<Self, Error> {
+        let connection = worker.connect().await?;
+        let known = functions(&connection.client).await.map_err(|error| Error::Worker {
+            what: format!("does not list its functions: {error}"),
+            log: String::new(),
+        })?;
+        if !known.rewards.contains(&spec.function) {
+            return Err(Error::UnknownFunction { name: spec.function, known: known.rewards });
+        }
+        if let Some(name) = spec.post_process.as_ref().filter(|name| !known.post_processes.contains(name)) {
+            return Err(Error::UnknownFunction { name: name.clone(), known: known.post_processes });
+        }
+        let slots = Semaphore::new(spec.max_concurrency.max(1));
+        Ok(Self { worker, spec, slots, alone: RwLock::new(()) })
+    }
+
+    /// Grades one sample.
+    ///
+    /// # Errors
+    /// Only when no worker can be had at all.
+    pub async fn grade(&self, sample: &Sample) -> Result<Graded, Error> {
+        if sample.finish_reason == FinishReason::Length && !self.spec.grade_truncated {
+            return Ok(ungraded(sample, "the response was truncated".to_owned()));
+        }
+        let _slot = self.slots.acquire().await;
+        let answer = {
+            let _shared = self.alone.read().await;
+            self.ask(sample).await?
+        };
+        let answer = match answer {
+            Answer::Died(generation, _) => {
+                self.worker.kill(generation).await;
+                let _alone = self.alone.write().await;
+                self.ask(sample).await?
+            }
+            answer => answer,
+        };
+        Ok(match answer {
+            Answer::Reply(RewardReply::Graded { reward: Some(reward), score, metadata }) if reward.is_finite() => {
+                Graded { grade: Grade::Graded { reward }, score, metadata }
+            }
+            Answer::Reply(RewardReply::Graded { score, metadata, .. }) => Graded {
+                grade: Grade::Ungraded { reason: "it returned NaN or an infinity".to_owned() },
+                score,
+                metadata,
+            },
+            Answer::Reply(RewardReply::Failed { message, panicked }) => {
+                let how = if panicked { "panicked" } else { "failed" };
+                ungraded(sample, format!("it {how}: {message}"))
+            }
+            Answer::Unknown => ungraded(sample, "the worker no longer has the function".to_owned()),
+            Answer::TimedOut(generation) => {
+                // Whatever hangs may hold a thread of the worker for good: begin with a fresh one.
+                self.worker.kill(generation).await;
+                ungraded(sample, format!("it took longer than {} s", self.spec.timeout_secs))
+            }
+            Answer::Died(generation, error) => {
+                self.worker.kill(generation).await;
+                ungraded(sample, format!("its worker died while it ran alone ({error})"))
+            }
+        })
+    }
+
+    async fn ask(&self, sample: &Sample) -> Result<Answer, Error> {
+        let Connection { generation, client } = self.worker.connect().await?;
+        let call = async {
+            let url = format!("http://worker/reward/{}", self.spec.function);
+            let response = client.post(url).json(sample).send().await?;
+            if response.status() == reqwest::StatusCode::NOT_FOUND {
+                return Ok(None);
+            }
+            response.error_for_status()?.json::<RewardReply>().await.map(Some)
+        };
+        let timeout = Duration::from_secs_f64(self.spec.timeout_secs);
+        Ok(match tokio::time::timeout(timeout, call).await {
+            Ok(Ok(Some(reply))) => Answer::Reply(reply),
+            Ok(Ok(None)) => Answer::Unknown,
+            Ok(Err(error)) => Answer::Died(generation, error.without_url().to_string()),
+            Err(_) => Answer::TimedOut(generation),
+        })
+    }
+
+    /// Stops the run when a step has too many samples the function itself left ungraded.
+    /// Truncated responses are not its fault and are not counted.
+    ///
+    /// # Errors
+    /// [`Error::TooManyUngraded`].
+    pub fn check_share(&self, step: u64, samples: &[Sample], graded: &[Graded]) -> Result<(), Error> {
+        let allowed = (self.spec.max_ungraded_fraction * graded.len() as f64).floor() as usize;
+        let reasons: Vec<&String> = graded
+            .iter()
+            .zip(samples)
+            .filter(|(_, sample)| self.spec.grade_truncated || sample.finish_reason != FinishReason::Length)
+            .filter_map(|(graded, _)| match &graded.grade {
+                Grade::Ungraded { reason } => Some(reason),
+                _ => None,
+            })
+            .collect();
+        match reasons.last() {
+            Some(reason) if reasons.len() > allowed => Err(Error::TooManyUngraded {
+                function: self.spec.function.clone(),
+                step,
+                ungraded: reasons.len(),
+                samples: graded.len(),
+                allowed,
+                reason: (*reason).clone(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The rewards advantages are made of: each sample's own, or what the group-level function
+    /// makes of the whole step. A sample that was ungraded stays so.
+    ///
+    /// # Errors
+    /// [`Error::PostProcess`] when the function fails, returns another number of rewards, or one
+    /// that is not finite.
+    pub async fn rewards(
+        &self,
+        step: u64,
+        mut samples: Vec<Sample>,
+        graded: &[Graded],
+    ) -> Result<Vec<Option<f64>>, Error> {
+        let own: Vec<Option<f64>> = graded
+            .iter()
+            .map(|graded| match graded.grade {
+                Grade::Graded { reward } => Some(reward),
+                _ => None,
+            })
+            .collect();
+        let Some(function) = &self.spec.post_process else { return Ok(own) };
+        for (sample, graded) in samples.iter_mut().zip(graded) {
+            sample.score = graded.score;
+            sample.metadata.clone_from(&graded.metadata);
+        }
+        let failed = |reason: String| Error::PostProcess { function: function.clone(), step, reason };
+        let client = self.worker.connect().await?.client;
+        let call = async {
+            let url = format!("http://worker/post-process/{function}");
+            client.post(url).json(&samples).send().await?.error_for_status()?.json::<PostProcessReply>().await
+        };
+        let reply = tokio::time::timeout(Duration::from_secs_f64(self.spec.timeout_secs), call)
+            .await
+            .map_err(|_| failed(format!("it took longer than {} s", self.spec.timeout_secs)))?
+            .map_err(|error| failed(error.without_url().to_string()))?;
+        let rewards = match reply {
+            PostProcessReply::Rewards { rewards } => rewards,
+            PostProcessReply::Failed { message, panicked } => {
+                return Err(failed(if panicked { format!("it panicked: {message}") } else { message }));
+            }
+        };
+        if rewards.len() != samples.len() {
+            return Err(failed(format!("it returned {} rewards for {} samples", rewards.len(), samples.len())));
+        }
+        rewards
+            .into_iter()
+            .zip(own)
+            .enumerate()
+            .map(|(index, pair)| match pair {
+                (_, None) => Ok(None),
+                (Some(reward), _) if reward.is_finite() => Ok(Some(reward)),
+                (_, Some(_)) => Err(failed(format!("its reward of sample {index} is NaN or an infinity"))),
+            })
+            .collect()
+    }
+
+    /// How often the worker was replaced.
+    pub fn worker_restarts(&self) -> u64 {
+        self.worker.restarts()
+    }
+}
+
+fn ungraded(sample: &Sample, reason: String) -> Graded {
+    tracing::warn!(sample = sample.index, step = sample.step, "ungraded: {reason}");
+    Graded { grade: Grade::Ungraded { reason }, score: None, metadata: sample.metadata.clone() }
+}

@@ -1,0 +1,123 @@
+//! The parent of a local job: starts it, waits, and writes down how it ended, so that the reason
+//! outlives whoever launched it.
+//!
+//! `JOB_DIR/job.json` says what to start; `JOB_DIR/child.json` then has the child's pid,
+//! `JOB_DIR/log` its output, and `JOB_DIR/exit.json` how it ended.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Job {
+    argv: Vec<String>,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    #[serde(default)]
+    cwd: Option<PathBuf>,
+}
+
+#[derive(Debug, Serialize)]
+struct Child {
+    pid: u32,
+}
+
+#[derive(Debug, Serialize)]
+struct Exit {
+    code: Option<i32>,
+    signal: Option<i32>,
+    at: f64,
+}
+
+/// Runs the job of `folder` to its end and returns its exit code.
+///
+/// # Errors
+/// When the job cannot be read or started; `exit.json` then says code 127.
+pub fn run(folder: &Path) -> Result<u8> {
+    // Detached from the launcher's terminal and session; a group stop must not take us before we
+    // have written how the child ended.
+    detach();
+    let outcome = start_and_wait(folder);
+    let (exit, result) = match outcome {
+        Ok(status) => {
+            let exit = Exit { code: status.code(), signal: status.signal(), at: now() };
+            let code = status.code().map_or(1, |code| u8::try_from(code).unwrap_or(1));
+            (exit, Ok(code))
+        }
+        Err(error) => (Exit { code: Some(127), signal: None, at: now() }, Err(error)),
+    };
+    write_json(&folder.join("exit.json"), &exit)?;
+    result
+}
+
+fn start_and_wait(folder: &Path) -> Result<std::process::ExitStatus> {
+    let job_file = folder.join("job.json");
+    let text = std::fs::read(&job_file).with_context(|| format!("cannot read {}", job_file.display()))?;
+    let job: Job = serde_json::from_slice(&text).with_context(|| format!("{} is no job", job_file.display()))?;
+    let (program, arguments) = job.argv.split_first().context("job.json: argv is empty")?;
+    let log = OpenOptions::new().create(true).append(true).open(folder.join("log")).context("cannot open the log")?;
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .envs(&job.env)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().context("cannot share the log")?)
+        .stderr(log.try_clone().context("cannot share the log")?);
+    if let Some(cwd) = &job.cwd {
+        command.current_dir(cwd);
+    }
+    die_with_parent(&mut command);
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            let _ = writeln!(&log, "cannot start {program}: {error}");
+            return Err(error).with_context(|| format!("cannot start {program}"));
+        }
+    };
+    write_json(&folder.join("child.json"), &Child { pid: child.id() })?;
+    child.wait().context("cannot wait for the job")
+}
+
+#[expect(unsafe_code, reason = "setsid and signal dispositions have no safe wrapper in std")]
+fn detach() {
+    // SAFETY: plain system calls on our own process; the dispositions are set before any thread starts.
+    unsafe {
+        libc::setsid();
+        libc::signal(libc::SIGTERM, libc::SIG_IGN);
+        libc::signal(libc::SIGINT, libc::SIG_IGN);
+        libc::signal(libc::SIGHUP, libc::SIG_IGN);
+    }
+}
+
+#[expect(unsafe_code, reason = "the child's signal settings must be made between fork and exec")]
+fn die_with_parent(command: &mut Command) {
+    // SAFETY: only async-signal-safe calls; nothing is allocated.
+    unsafe {
+        command.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            libc::signal(libc::SIGTERM, libc::SIG_DFL);
+            libc::signal(libc::SIGINT, libc::SIG_DFL);
+            libc::signal(libc::SIGHUP, libc::SIG_DFL);
+            Ok(())
+        });
+    }
+}
+
+fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
+    let partial = path.with_extension("partial");
+    let mut file = File::create(&partial).with_context(|| format!("cannot write {}", partial.display()))?;
+    serde_json::to_writer(&mut file, value)?;
+    file.sync_all()?;
+    std::fs::rename(&partial, path).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn now() -> f64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}

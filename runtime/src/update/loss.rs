@@ -1,0 +1,169 @@
+//! Losses of single tokens, from log-probabilities to values that autograd can follow.
+//!
+//! All of these are `[n] → [n]`: which mean is taken is decided by the weights a caller multiplies
+//! with (see [`super::weights`]).
+
+use tch::Tensor;
+use training_gym_core::spec::{KlLossSpec, KlLossType, UpdateSpec};
+
+/// PPO's clip (Schulman et al., 2017, eq. 7) with a higher upper bound (DAPO) and a dual clip for
+/// negative advantages (Ye et al., 2020, eq. 5).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PolicyClip {
+    /// The ratio is cut below at `1 − low`.
+    pub low: f64,
+    /// The ratio is cut above at `1 + high`.
+    pub high: f64,
+    /// Where the advantage is negative, the loss is at most `−dual · advantage`; `None` is off.
+    pub dual: Option<f64>,
+}
+
+/// What [`policy_loss`] gives.
+#[derive(Debug)]
+pub struct PolicyLoss {
+    /// `[n]`, differentiable.
+    pub loss: Tensor,
+    /// `[n]` bool: where the clipped branch was taken.
+    pub clipped: Tensor,
+}
+
+/// `max(−r·A, −clamp(r, 1 − low, 1 + high)·A)` with `r = exp(logprobs − old_logprobs)`.
+///
+/// # Shapes
+/// All `[n]`, float32.
+pub fn policy_loss(logprobs: &Tensor, old_logprobs: &Tensor, advantages: &Tensor, clip: &PolicyClip) -> PolicyLoss {
+    let ratio = (logprobs - old_logprobs).exp();
+    let negative = advantages.neg();
+    let plain = &ratio * &negative;
+    let cut = ratio.clamp(1.0 - clip.low, 1.0 + clip.high) * &negative;
+    let clipped = cut.gt_tensor(&plain);
+    let loss = plain.maximum(&cut);
+    let loss = match clip.dual {
+        Some(dual) => (&negative * dual).minimum(&loss).where_self(&advantages.lt(0.0), &loss),
+        None => loss,
+    };
+    PolicyLoss { loss, clipped }
+}
+
+/// An estimate of KL(policy ‖ reference) at each sampled token (Schulman, "Approximating KL
+/// Divergence", 2020), with `r = reference − policy` in log-probabilities.
+///
+/// # Shapes
+/// All `[n]`, float32.
+pub fn kl_penalty(logprobs: &Tensor, reference_logprobs: &Tensor, kind: KlLossType) -> Tensor {
+    let log_ratio = reference_logprobs - logprobs;
+    match kind {
+        KlLossType::K1 => log_ratio.neg(),
+        KlLossType::K2 => log_ratio.square() * 0.5,
+        KlLossType::K3 => log_ratio.exp() - 1.0 - log_ratio,
+        KlLossType::LowVarKl => (log_ratio.exp() - 1.0 - log_ratio).clamp(-10.0, 10.0),
+    }
+}
+
+/// The tokens of one chunk, `[n]` each, float32.
+#[derive(Debug)]
+pub struct Tokens {
+    /// log π of the behaviour policy.
+    pub old_logprobs: Tensor,
+    /// Advantages.
+    pub advantages: Tensor,
+    /// What each token's loss is multiplied with before all are summed.
+    pub weights: Tensor,
+    /// log π of the reference, where there is a KL penalty.
+    pub reference_logprobs: Option<Tensor>,
+}
+
+impl Tokens {
+    /// Tokens `start .. start + length`.
+    pub fn narrow(&self, start: i64, length: i64) -> Self {
+        let part = |tensor: &Tensor| tensor.narrow(0, start, length);
+        Self {
+            old_logprobs: part(&self.old_logprobs),
+            advantages: part(&self.advantages),
+            weights: part(&self.weights),
+            reference_logprobs: self.reference_logprobs.as_ref().map(part),
+        }
+    }
+}
+
+/// The whole loss: `policy − entropy_coef · entropy + kl_coef · KL`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Objective {
+    /// The policy term's clip.
+    pub clip: PolicyClip,
+    /// Weight of the entropy bonus.
+    pub entropy_coef: f64,
+    /// The penalty towards the reference.
+    pub kl: Option<KlLossSpec>,
+}
+
+/// Per-token terms of [`Objective::evaluate`], `[n]` each.
+#[derive(Debug)]
+pub struct Terms {
+    /// The policy term.
+    pub policy: Tensor,
+    /// Where the clip cut, bool.
+    pub clipped: Tensor,
+    /// The KL estimate, where there is a penalty.
+    pub kl: Option<Tensor>,
+    /// Σ weight · (all terms), a scalar that autograd can follow.
+    pub loss: Tensor,
+}
+
+impl Objective {
+    /// As a spec asks.
+    pub fn new(spec: &UpdateSpec) -> Self {
+        Self {
+            clip: PolicyClip { low: spec.eps_clip, high: spec.eps_clip_high, dual: spec.eps_clip_c },
+            entropy_coef: spec.entropy_coef,
+            kl: spec.kl_loss.clone(),
+        }
+    }
+
+    /// Whether [`evaluate`](Self::evaluate) reads the entropy.
+    pub fn needs_entropy(&self) -> bool {
+        self.entropy_coef != 0.0
+    }
+
+    /// Evaluates the loss of some tokens.
+    ///
+    /// # Shapes
+    /// `logprobs`, `entropy`: `[n]`, float32, in nats; `entropy` is of the whole distribution.
+    ///
+    /// # Panics
+    /// When an entropy or reference that the objective needs is missing.
+    pub fn evaluate(&self, logprobs: &Tensor, entropy: Option<&Tensor>, tokens: &Tokens) -> Terms {
+        let PolicyLoss { loss: policy, clipped } =
+            policy_loss(logprobs, &tokens.old_logprobs, &tokens.advantages, &self.clip);
+        let mut total = policy.shallow_clone();
+        if self.needs_entropy() {
+            total = total - entropy.expect("the entropy bonus needs the entropy") * self.entropy_coef;
+        }
+        let kl = self.kl.as_ref().map(|spec| {
+            let reference = tokens.reference_logprobs.as_ref().expect("the KL penalty needs the reference");
+            (kl_penalty(logprobs, reference, spec.kl_loss_type), spec.kl_loss_coef)
+        });
+        if let Some((kl, coef)) = &kl {
+            total = total + kl * *coef;
+        }
+        let loss = total.dot(&tokens.weights);
+        Terms { policy, clipped, kl: kl.map(|(kl, _)| kl), loss }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_dual_clip_bounds_negative_advantages_only() {
+        let logprobs = Tensor::from_slice(&[5f32.ln(), 5f32.ln(), 0.0]);
+        let old = Tensor::zeros([3], tch::kind::FLOAT_CPU);
+        let advantages = Tensor::from_slice(&[-1f32, 1.0, -1.0]);
+        let clip = PolicyClip { low: 0.2, high: 0.28, dual: Some(3.0) };
+        let out = policy_loss(&logprobs, &old, &advantages, &clip);
+        let loss = Vec::<f32>::try_from(out.loss).unwrap();
+        assert!((loss[0] - 3.0).abs() < 1e-6 && (loss[1] + 1.28).abs() < 1e-6 && (loss[2] - 1.0).abs() < 1e-6);
+        assert_eq!(Vec::<bool>::try_from(out.clipped).unwrap(), [false, true, false]);
+    }
+}

@@ -1,0 +1,142 @@
+//! The commands, each in the order a person would do it by hand.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::Result;
+
+use crate::shell::{cache, cargo, root, run};
+use crate::{arithmetic, libtorch, prerequisites};
+
+/// The golden suites: each reads `TRAINING_GYM_SHARED` and prints how much it checked.
+const GOLDEN_RUNTIME: [&str; 3] = ["golden_models", "golden_slime", "golden_templates"];
+const GOLDEN_SDK: &str = "golden_rewards";
+
+/// A pinned cargo-deny, built once into the cache.
+const CARGO_DENY: &str = "0.20.2";
+
+/// Checks the machine and gets libtorch.
+pub(crate) fn setup() -> Result<()> {
+    prerequisites::check()?;
+    libtorch::ensure()
+}
+
+/// The main job.
+pub(crate) fn demo(arguments: &[String]) -> Result<()> {
+    setup()?;
+    let arguments = match arguments.split_first() {
+        Some((first, rest)) if first == "--" => rest,
+        _ => arguments,
+    };
+    let example = build_demo()?;
+    run(Command::new(example).args(arguments).current_dir(root()))
+}
+
+/// The main job's mechanics: few steps, few problems, no claim about accuracy.
+pub(crate) fn smoke() -> Result<()> {
+    setup()?;
+    let example = build_demo()?;
+    run(Command::new(example).args(["--steps", "6", "--eval-problems", "20", "--json"]).current_dir(root()))
+}
+
+fn build_demo() -> Result<PathBuf> {
+    eprintln!("building the runtime and the example (a few minutes the first time)");
+    run(cargo().args([
+        "build",
+        "--release",
+        "--package",
+        "training-gym-runtime",
+        "--package",
+        "training-gym-examples",
+    ]))?;
+    Ok(target().join("release/dapo_math_opd"))
+}
+
+/// Makes `examples/assets/tiny` anew.
+pub(crate) fn demo_assets() -> Result<()> {
+    setup()?;
+    run(cargo().args(["build", "--release", "--package", "training-gym-runtime", "--bin", "gym-runtime"]))?;
+    arithmetic::write_assets(root(), &target().join("release/gym-runtime"), &target().join("demo-assets"))
+}
+
+fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+}
+
+/// The tests: all of them, the golden suites, or those whose name holds a filter.
+pub(crate) fn test(arguments: &[String]) -> Result<()> {
+    setup()?;
+    if arguments.first().is_some_and(|first| first == "golden") {
+        return golden();
+    }
+    let started = Instant::now();
+    // Whole-system tests drive these programs.
+    run(cargo().args(["build", "--workspace", "--bins"]))?;
+    eprintln!("test: programs built in {:.0} s", started.elapsed().as_secs_f64());
+    run(cargo().args(["test", "--workspace", "--no-fail-fast"]).args(arguments))
+}
+
+fn golden() -> Result<()> {
+    let mut runtime = cargo();
+    runtime.args(["test", "--no-fail-fast", "--package", "training-gym-runtime"]);
+    for suite in GOLDEN_RUNTIME {
+        runtime.args(["--test", suite]);
+    }
+    let mut sdk = cargo();
+    sdk.args(["test", "--no-fail-fast", "--package", "training-gym", "--test", GOLDEN_SDK]);
+    // Both run whatever the first says: a person wants all the numbers.
+    let outcomes = [runtime, sdk].map(|mut command| run(command.args(["--", "--nocapture"])));
+    outcomes.into_iter().collect()
+}
+
+/// The benchmarks, each comparing two things in one run.
+pub(crate) fn bench() -> Result<()> {
+    setup()?;
+    run(cargo().args(["bench", "--package", "training-gym-runtime"]))
+}
+
+/// Suites against the field's own Python libraries.
+pub(crate) fn heavy() -> Result<()> {
+    setup()?;
+    prepare_python()?;
+    run(cargo().args(["build", "--workspace", "--bins"]))?;
+    let python = python()?;
+    run(cargo()
+        .args(["test", "--no-fail-fast", "--package", "training-gym-tests", "--test", "heavy", "--", "--nocapture"])
+        .env("GYM_HEAVY", "1")
+        .env("GYM_HEAVY_PYTHON", python))
+}
+
+fn python() -> Result<PathBuf> {
+    Ok(cache()?.join("heavy-1/bin/python"))
+}
+
+/// A virtual environment with transformers and openai, made once.
+fn prepare_python() -> Result<()> {
+    let folder = cache()?.join("heavy-1");
+    let complete = folder.join("COMPLETE");
+    if complete.is_file() {
+        return Ok(());
+    }
+    println!("heavy: making a Python environment with transformers and openai (several GB) in {}", folder.display());
+    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
+    run(Command::new(python()?)
+        .args(["-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--requirement"])
+        .arg(root().join("tests/python/requirements.txt")))?;
+    std::fs::write(complete, "")?;
+    Ok(())
+}
+
+/// Licences, sources, bans.
+pub(crate) fn deny() -> Result<()> {
+    let folder = cache()?.join(format!("cargo-deny-{CARGO_DENY}"));
+    let program = folder.join("bin/cargo-deny");
+    if !program.is_file() {
+        println!("deny: building cargo-deny {CARGO_DENY} (once)");
+        run(cargo()
+            .args(["install", "cargo-deny", "--quiet", "--locked", "--version", CARGO_DENY, "--root"])
+            .arg(&folder))?;
+    }
+    run(Command::new(program).args(["check", "bans", "licenses", "sources"]).current_dir(root()))
+}
