@@ -161,7 +161,9 @@ impl Teacher {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                 format!("{what}; the token is missing or wrong: check the teacher's credential in recipe.opd")
             }
-            StatusCode::NOT_FOUND => format!("{what}; the URL must end in /generate (SGLang) or /v1/completions (vLLM)"),
+            StatusCode::NOT_FOUND => {
+                format!("{what}; the URL must end in /generate (SGLang) or /v1/completions (vLLM)")
+            }
             _ => what,
         }))
     }

@@ -110,7 +110,9 @@ impl Worker {
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
-            .map_err(|error| failed(format!("cannot be started from {}: {error}", self.program.display()), String::new()))?;
+            .map_err(|error| {
+                failed(format!("cannot be started from {}: {error}", self.program.display()), String::new())
+            })?;
         let tail = Arc::new(SyncMutex::new(Vec::new()));
         if let Some(out) = child.stdout.take() {
             forward(out, Arc::clone(&tail));
@@ -122,7 +124,9 @@ impl Worker {
             .unix_socket(socket.as_path())
             .build()
             .map_err(|error| failed(format!("cannot be asked: {error}"), String::new()))?;
-        let words = || tail.lock().map_or_else(|_| String::new(), |lines: std::sync::MutexGuard<'_, Vec<String>>| lines.join("\n"));
+        let words = || {
+            tail.lock().map_or_else(|_| String::new(), |lines: std::sync::MutexGuard<'_, Vec<String>>| lines.join("\n"))
+        };
         let deadline = Instant::now() + START_TIMEOUT;
         let mut pause = Duration::from_millis(5);
         loop {

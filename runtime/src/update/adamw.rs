@@ -184,10 +184,8 @@ mod tests {
     fn follows_the_rule_and_spares_norms_from_decay() {
         let matrix: Vec<f32> = vec![0.5, -1.0, 2.0, 0.0];
         let norm: Vec<f32> = vec![1.0, 1.5];
-        let parameters = [
-            ("m".to_owned(), Tensor::from_slice(&matrix).view([2, 2])),
-            ("n".to_owned(), Tensor::from_slice(&norm)),
-        ];
+        let parameters =
+            [("m".to_owned(), Tensor::from_slice(&matrix).view([2, 2])), ("n".to_owned(), Tensor::from_slice(&norm))];
         let mut optimizer = AdamW::new(&parameters, &spec());
         let steps: Vec<Vec<f64>> = (0..20).map(|t| (0..6).map(|i| ((t * 7 + i * 3) as f64).sin()).collect()).collect();
         for grad in &steps {

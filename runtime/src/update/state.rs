@@ -101,7 +101,10 @@ pub(super) fn load(optimizer: &mut AdamW, folder: &Path) -> Result<(), Error> {
     let (data_start, metadata) = header(&mut file).map_err(unreadable)?.map_err(damaged)?;
     let size = file.metadata().map_err(unreadable)?.len();
     if size != data_start + metadata.data_len() as u64 {
-        return Err(damaged(format!("it has {size} bytes, not the {} it announces", data_start + metadata.data_len() as u64)));
+        return Err(damaged(format!(
+            "it has {size} bytes, not the {} it announces",
+            data_start + metadata.data_len() as u64
+        )));
     }
     let steps = metadata.metadata().as_ref().and_then(|map| map.get(STEPS)?.parse().ok());
     let steps = steps.ok_or_else(|| damaged(format!("its `{STEPS}` is missing")))?;

@@ -5,9 +5,7 @@ use tch::{Device, Kind, Tensor, no_grad};
 use training_gym_core::ids::WeightVersion;
 use training_gym_core::record::Grade;
 use training_gym_core::sample::{FinishReason, Prompt};
-use training_gym_core::spec::{
-    KlLossSpec, KlLossType, LossAggregation, LrDecayStyle, OptimizerSpec, UpdateSpec,
-};
+use training_gym_core::spec::{KlLossSpec, KlLossType, LossAggregation, LrDecayStyle, OptimizerSpec, UpdateSpec};
 
 use super::*;
 use crate::batch::{PreparedPrompt, RolloutBatch, Score};
@@ -93,7 +91,8 @@ fn batch(model: &Model, temperature: f64, seed: u64) -> TrainBatch {
             weight_version: WeightVersion(0),
         });
     }
-    let score = || Score { grade: Grade::NotAsked, reward: None, score: None, metadata: Map::new(), teacher_logprobs: None };
+    let score =
+        || Score { grade: Grade::NotAsked, reward: None, score: None, metadata: Map::new(), teacher_logprobs: None };
     let scores = rollouts.iter().map(|_| score()).collect();
     RolloutBatch::new(1, rollouts).scored(scores).with_advantages(advantages)
 }

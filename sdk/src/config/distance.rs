@@ -30,6 +30,9 @@ mod tests {
         assert_eq!(edit_distance("kitten", "sitting"), 3);
         assert_eq!(edit_distance("", "abc"), 3);
         assert_eq!(edit_distance("é", "e"), 1);
-        assert_eq!(nearest("max_runing_request", &["context_length", "max_running_requests"]), Some("max_running_requests"));
+        assert_eq!(
+            nearest("max_runing_request", &["context_length", "max_running_requests"]),
+            Some("max_running_requests")
+        );
     }
 }

@@ -121,7 +121,9 @@ impl HuggingFaceDataset {
     fn local(&self, plan: SplitFiles, folder: &Path) -> Result<LocalFiles, Error> {
         let names = self.wanted(&plan)?;
         let wanted = plan.into_iter().filter(|split| names.contains(&split.0));
-        Ok(wanted.map(|(split, files)| (split, files.into_iter().map(|file| (folder.join(&file), file)).collect())).collect())
+        Ok(wanted
+            .map(|(split, files)| (split, files.into_iter().map(|file| (folder.join(&file), file)).collect()))
+            .collect())
     }
 
     /// The names of the splits the expression needs, all of which the plan has.
@@ -153,7 +155,9 @@ impl HuggingFaceDataset {
             Source::File(_) | Source::Folder(_) => {
                 let files = self.fetch(source).await?;
                 blocking(move || {
-                    let all = files.into_iter().flat_map(|(split, files)| files.into_iter().map(move |file| (split.clone(), file)));
+                    let all = files
+                        .into_iter()
+                        .flat_map(|(split, files)| files.into_iter().map(move |file| (split.clone(), file)));
                     all.map(|(split, (path, _))| {
                         let hash = ContentHash::of_file(&path).map_err(Error::io("read", &path))?;
                         Ok((split, hash.to_string()))

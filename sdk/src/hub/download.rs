@@ -101,7 +101,9 @@ impl Download<'_> {
         };
         self.size = self.size.or(answer.size);
         let etag = answer.etag.filter(|etag| is_plain_name(etag));
-        if let Some(sha256) = etag.as_ref().filter(|etag| etag.len() == 64 && etag.bytes().all(|c| c.is_ascii_hexdigit())) {
+        if let Some(sha256) =
+            etag.as_ref().filter(|etag| etag.len() == 64 && etag.bytes().all(|c| c.is_ascii_hexdigit()))
+        {
             // The etag of a large file is its sha256.
             self.sha256 = Some(sha256.clone());
         }
@@ -205,9 +207,8 @@ impl Download<'_> {
         let mut body = answer.response.bytes_stream();
         let mut told = *have;
         while let Some(chunk) = body.next().await {
-            let chunk = chunk.map_err(|source| {
-                Ok(Trouble::Passing { error: network(&self.url, source), wait: None })
-            })?;
+            let chunk =
+                chunk.map_err(|source| Ok(Trouble::Passing { error: network(&self.url, source), wait: None }))?;
             file.write_all(&chunk).await.map_err(Err)?;
             *have += chunk.len() as u64;
             if *have >= told + STRIDE {
