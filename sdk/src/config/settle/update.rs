@@ -117,7 +117,11 @@ fn kl_loss(ledger: &mut Ledger<'_>) -> Option<KlLossSpec> {
         let coef = ledger.optional(field!(kl_loss_coef), "off").map(|coef| ("kl_loss_coef", coef.shown()));
         let kind = ledger.optional(field!(kl_loss_type), "off").map(|kind| ("kl_loss_type", kind.shown()));
         for (name, value) in coef.into_iter().chain(kind) {
-            ledger.refuse(name, value, ("use_kl_loss is not on, so it would be ignored", "set use_kl_loss: Some(true), or leave it unset"));
+            ledger.refuse(
+                name,
+                value,
+                ("use_kl_loss is not on, so it would be ignored", "set use_kl_loss: Some(true), or leave it unset"),
+            );
         }
         return None;
     }
