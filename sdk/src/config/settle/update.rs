@@ -166,6 +166,9 @@ fn optimizer(ledger: &mut Ledger<'_>, steps: u64, uncounted: bool) -> OptimizerS
     let lr_decay_style = ledger.value(field!(lr_decay_style), LrDecayStyle::Constant);
     let lr_decay_iters =
         ledger.derived(field!(lr_decay_iters), steps.max(lr_warmup_iters).max(1), "the optimizer steps of the run");
+    if uncounted && ledger.recipe().lr_decay_iters.is_none() {
+        ledger.show_last_as("all");
+    }
     ledger.need(
         "lr_decay_iters",
         &lr_decay_iters,
