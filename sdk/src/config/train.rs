@@ -124,7 +124,8 @@ pub fn resolve(launch: Resolve<'_>) -> Result<RunSpec, Error> {
             remedy: "launch from a program started by #[training_gym::main]".to_owned(),
         });
     }
-    if let Some(teacher) = settled.teacher.as_ref().filter(|teacher| teacher.url.starts_with(&format!("{BY_NAME}://"))) {
+    if let Some(teacher) = settled.teacher.as_ref().filter(|teacher| teacher.url.starts_with(&format!("{BY_NAME}://")))
+    {
         problems.push(Problem {
             field: "recipe.opd.teacher.url".to_owned(),
             value: Some(teacher.url.clone()),

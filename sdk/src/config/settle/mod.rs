@@ -64,6 +64,14 @@ pub(super) fn settle(recipe: &Recipe, facts: &Facts) -> Settled {
     let update = update::update(&mut ledger, sizes);
     let save = cadence::save(&mut ledger);
     let eval = cadence::evaluation(&mut ledger, facts, &rollout, (lengths.response, sizes.num_rollout));
+    let evaluated = lengths.prompt.saturating_add(eval.eval_max_response_len);
+    if let Some(limit) = facts.context_length.filter(|limit| evaluated > *limit)
+        && recipe.eval_max_response_len.is_some()
+    {
+        let sum = format!("with rollout_max_prompt_len = {} it makes {evaluated} tokens", lengths.prompt);
+        let rule = (format!("{sum}; the model has {limit} positions"), "lower it");
+        ledger.refuse("eval_max_response_len", eval.eval_max_response_len.shown(), (&rule.0, rule.1));
+    }
     let longest_response = lengths.response.max(eval.eval_max_response_len);
     let engine = engine::engine(&mut ledger, sizes.samples(), lengths.prompt.saturating_add(longest_response), facts);
     if eval.wanted && reward.is_none() {

@@ -82,20 +82,9 @@ pub(super) fn teacher(ledger: &mut Ledger<'_>, has_reward: bool) -> Option<Teach
         }
         return None;
     };
-    let shown: [(&str, fn(&Opd) -> String); 8] = [
-        ("opd.teacher.url", |opd| shown_url(&opd.teacher)),
-        ("opd.teacher.token", |opd| shown_token(&opd.teacher)),
-        ("opd.teacher.dialect", |opd| opd.teacher.dialect.shown()),
-        ("opd.opd_kl_coef", |opd| format!("{:?}", opd.opd_kl_coef)),
-        ("opd.log_ratio_clamp", |opd| opd.log_ratio_clamp.map_or("off".to_owned(), |clamp| format!("{clamp:?}"))),
-        ("opd.max_concurrency", |opd| opd.max_concurrency.to_string()),
-        ("opd.batch_size", |opd| opd.batch_size.to_string()),
-        ("opd.timeout", |opd| format!("{:?}", opd.timeout)),
-    ];
-    let plain = Opd::from(Teacher::new(""));
-    for (name, show) in shown {
-        let value = show(opd);
-        let origin = if value == show(&plain) { Origin::Default } else { Origin::Yours };
+    let plain = shown(&Opd::from(Teacher::new("")));
+    for ((name, value), (_, default)) in shown(opd).into_iter().zip(plain) {
+        let origin = if value == default { Origin::Default } else { Origin::Yours };
         ledger.enter(name, value, origin);
     }
     if let Err((bound, remedy)) = check_url(&opd.teacher.url) {
@@ -143,6 +132,20 @@ pub(super) fn teacher(ledger: &mut Ledger<'_>, has_reward: bool) -> Option<Teach
         ("must be longer than 0", "set what one request may take"),
     );
     Some(opd.spec())
+}
+
+/// The fields of an `Opd`, as they may be shown.
+fn shown(opd: &Opd) -> [(&'static str, String); 8] {
+    [
+        ("opd.teacher.url", shown_url(&opd.teacher)),
+        ("opd.teacher.token", shown_token(&opd.teacher)),
+        ("opd.teacher.dialect", opd.teacher.dialect.shown()),
+        ("opd.opd_kl_coef", opd.opd_kl_coef.shown()),
+        ("opd.log_ratio_clamp", opd.log_ratio_clamp.map_or("off".to_owned(), |clamp| clamp.shown())),
+        ("opd.max_concurrency", opd.max_concurrency.shown()),
+        ("opd.batch_size", opd.batch_size.shown()),
+        ("opd.timeout", opd.timeout.shown()),
+    ]
 }
 
 /// The scheme of a deployment that has no address yet: the launch waits for it and fills it in.

@@ -117,7 +117,11 @@ fn kl_loss(ledger: &mut Ledger<'_>) -> Option<KlLossSpec> {
         let coef = ledger.optional(field!(kl_loss_coef), "off").map(|coef| ("kl_loss_coef", coef.shown()));
         let kind = ledger.optional(field!(kl_loss_type), "off").map(|kind| ("kl_loss_type", kind.shown()));
         for (name, value) in coef.into_iter().chain(kind) {
-            ledger.refuse(name, value, ("use_kl_loss is not on, so it would be ignored", "set use_kl_loss: Some(true), or leave it unset"));
+            ledger.refuse(
+                name,
+                value,
+                ("use_kl_loss is not on, so it would be ignored", "set use_kl_loss: Some(true), or leave it unset"),
+            );
         }
         return None;
     }
@@ -162,6 +166,9 @@ fn optimizer(ledger: &mut Ledger<'_>, steps: u64, uncounted: bool) -> OptimizerS
     let lr_decay_style = ledger.value(field!(lr_decay_style), LrDecayStyle::Constant);
     let lr_decay_iters =
         ledger.derived(field!(lr_decay_iters), steps.max(lr_warmup_iters).max(1), "the optimizer steps of the run");
+    if uncounted && ledger.recipe().lr_decay_iters.is_none() {
+        ledger.show_last_as("all");
+    }
     ledger.need(
         "lr_decay_iters",
         &lr_decay_iters,

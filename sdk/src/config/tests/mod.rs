@@ -10,7 +10,7 @@ use crate::dataset::HuggingFaceDataset;
 use crate::reward::{PostProcessFn, RewardFn};
 
 const REWARD: RewardFn = RewardFn::__new("math_opd_rm", module_path!(), |_| Box::pin(async { Ok(1.0) }));
-const POST_PROCESS: PostProcessFn = 
+const POST_PROCESS: PostProcessFn =
     PostProcessFn::__new("math_opd_post_process", module_path!(), |_| Box::pin(async { Ok(Vec::new()) }));
 
 fn train(model: Model, recipe: Recipe) -> TrainConfig {

@@ -194,6 +194,11 @@ fn what_the_launch_knows_is_checked_too() {
         "recipe.rollout_max_response_len = 600: with rollout_max_prompt_len = 1 it makes 601 tokens; the model has 512 \
          positions; lower one of the two"
     );
+    assert_eq!(
+        check(short, Recipe { eval_max_response_len: Some(300), ..least() }).unwrap_err(),
+        "recipe.eval_max_response_len = 300: with rollout_max_prompt_len = 256 it makes 556 tokens; the model has 512 \
+         positions; lower it"
+    );
     check(short, least()).unwrap();
 }
 

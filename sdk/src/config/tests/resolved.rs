@@ -110,7 +110,12 @@ fn a_launch_without_what_it_needs_is_refused() {
 fn the_recipes_device_and_dtype_go_before_the_machines() {
     let config = train(models::QWEN3_4B, least());
     assert_eq!(spec(&config).node, launch(&config).node);
-    let told = Recipe { device: Some("cuda:1".to_owned()), dtype: Some(Dtype::Bfloat16), rollout_num_gpus: Some(2), ..least() };
+    let told = Recipe {
+        device: Some("cuda:1".to_owned()),
+        dtype: Some(Dtype::Bfloat16),
+        rollout_num_gpus: Some(2),
+        ..least()
+    };
     let spec = spec(&train(models::QWEN3_4B, told));
     assert_eq!(spec.node, NodeSpec { device: "cuda:1".to_owned(), dtype: Dtype::Bfloat16, threads: 2 });
     assert_eq!(spec.rollout.rollout_num_gpus, 2);
@@ -118,7 +123,8 @@ fn the_recipes_device_and_dtype_go_before_the_machines() {
 
 #[test]
 fn a_deployment_without_an_address_may_be_checked_but_not_resolved() {
-    let config = train(models::QWEN3_4B, Recipe { opd: Some(Opd::to_url("deployment://teacher")), ..Recipe::default() });
+    let config =
+        train(models::QWEN3_4B, Recipe { opd: Some(Opd::to_url("deployment://teacher")), ..Recipe::default() });
     config.check().unwrap();
     assert_eq!(
         resolve(launch(&config)).unwrap_err().to_string(),
