@@ -16,6 +16,7 @@
 //! | [`advantage`] | pure functions from rewards and log-probabilities to advantages |
 //! | [`update`] | losses, optimizer, the step |
 //! | [`publish`] | new weights to the engine and to checkpoints |
+//! | [`pretrain`] | supervised training from random weights: how the demo's models are made |
 //! | [`batch`] | the boundary types and the shape glossary |
 //! | [`text`] | tokenizer, chat template, stops |
 //! | [`model`] | families, layers, key-value cache, weights |
@@ -32,9 +33,12 @@
 
 pub mod advantage;
 pub mod batch;
+pub mod check;
 pub mod data;
 pub mod memory;
 pub mod model;
+pub mod pipeline;
+pub mod pretrain;
 pub mod publish;
 pub mod rollout;
 pub mod score;

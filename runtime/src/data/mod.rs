@@ -173,7 +173,7 @@ impl PromptSource {
             let mut state = mix(self.seed ^ mix(epoch.wrapping_add(0x5851_f42d_4c95_7f2d)));
             for i in (1..order.len()).rev() {
                 state = mix(state);
-                order.swap(i, (u128::from(state) * (i as u128 + 1) >> 64) as usize);
+                order.swap(i, ((u128::from(state) * (i as u128 + 1)) >> 64) as usize);
             }
         }
         order

@@ -13,6 +13,7 @@
 //! | `scoring` | log-probabilities of given sequences |
 //! | `handle` | the engine's thread |
 
+pub mod collect;
 mod engine;
 mod handle;
 mod noise;

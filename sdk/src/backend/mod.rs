@@ -286,6 +286,11 @@ impl JobState {
     pub fn is_live(&self) -> bool {
         !matches!(self, Self::Ended(_))
     }
+
+    /// Whether it is over because somebody asked.
+    pub fn was_cancelled(&self) -> bool {
+        matches!(self, Self::Ended(exit) if exit.cancelled)
+    }
 }
 
 impl fmt::Display for JobState {

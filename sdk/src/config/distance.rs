@@ -1,7 +1,7 @@
 //! The nearest of some known words.
 
 /// The known word with the smallest edit distance to `given`; the first of equals.
-pub(super) fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
     known.iter().copied().min_by_key(|word| edit_distance(given, word))
 }
 
@@ -30,6 +30,9 @@ mod tests {
         assert_eq!(edit_distance("kitten", "sitting"), 3);
         assert_eq!(edit_distance("", "abc"), 3);
         assert_eq!(edit_distance("é", "e"), 1);
-        assert_eq!(nearest("max_runing_request", &["context_length", "max_running_requests"]), Some("max_running_requests"));
+        assert_eq!(
+            nearest("max_runing_request", &["context_length", "max_running_requests"]),
+            Some("max_running_requests")
+        );
     }
 }

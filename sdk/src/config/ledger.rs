@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use training_gym_core::spec::{AdvantageEstimator, Dtype, KlLossType, LossAggregation, LrDecayStyle};
+use training_gym_core::spec::{AdvantageEstimator, Dtype, KlLossType, LossAggregation, LrDecayStyle, TeacherDialect};
 
 use super::{Explanation, Model, Origin, Problem, Recipe, Setting};
 
@@ -84,6 +84,13 @@ impl<'a> Ledger<'a> {
         self.explanation.settings.push(Setting { name: name.to_owned(), value, origin });
     }
 
+    /// Shows the last entry's value as `text` instead: it depends on what is not known yet.
+    pub(super) fn show_last_as(&mut self, text: &str) {
+        if let Some(setting) = self.explanation.settings.last_mut() {
+            text.clone_into(&mut setting.value);
+        }
+    }
+
     pub(super) fn note(&mut self, note: impl Into<String>) {
         self.explanation.notes.push(note.into());
     }
@@ -98,9 +105,11 @@ impl<'a> Ledger<'a> {
         });
     }
 
-    /// Refuses a value of the recipe unless `ok`.
+    /// Refuses a value of the recipe unless `ok`. A value worked out from others is theirs to be
+    /// refused for.
     pub(super) fn need(&mut self, name: &str, value: &impl Shown, ok: bool, rule: Rule<'_>) {
-        if !ok {
+        let typed = !matches!(self.explanation.origin(name), Some(Origin::Derived(_) | Origin::Default));
+        if !ok && typed {
             self.refuse(name, value.shown(), rule);
         }
     }
@@ -136,6 +145,7 @@ shown! {
     LossAggregation: |value| named(value);
     LrDecayStyle: |value| named(value);
     Dtype: |value| named(value);
+    TeacherDialect: |value| named(value);
     AdvantageEstimator: |value| match value {
         AdvantageEstimator::GroupRelative { normalize_std: true } => "group-relative, over the group's std".to_owned(),
         AdvantageEstimator::GroupRelative { normalize_std: false } => "group-relative".to_owned(),

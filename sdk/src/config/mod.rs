@@ -26,6 +26,7 @@ mod tests;
 pub mod train;
 pub mod values;
 
+pub(crate) use distance::nearest;
 pub use error::{Error, Problem};
 pub use explain::{Explanation, Origin, Setting};
 pub use model::{Family, Model, ModelSource};
@@ -33,5 +34,7 @@ pub use opd::{Opd, Teacher};
 pub use recipe::Recipe;
 pub use response::ParsedResponse;
 pub use train::{Facts, Resolve, TrainConfig, resolve};
-pub use training_gym_core::spec::{AdvantageEstimator, Dtype, KlLossType, LossAggregation, LrDecayStyle, TeacherDialect};
+pub use training_gym_core::spec::{
+    AdvantageEstimator, Dtype, KlLossType, LossAggregation, LrDecayStyle, TeacherDialect,
+};
 pub use values::{ChatTemplateKwargs, Environment, ExtraConfig};

@@ -184,7 +184,8 @@ fn is_hub_id(id: &str) -> bool {
 pub(super) fn context_length(folder: &Path) -> Option<usize> {
     let text = std::fs::read(folder.join("config.json")).ok()?;
     let config: serde_json::Value = serde_json::from_slice(&text).ok()?;
-    let length = config.get("max_position_embeddings").or_else(|| config.get("text_config")?.get("max_position_embeddings"));
+    let length =
+        config.get("max_position_embeddings").or_else(|| config.get("text_config")?.get("max_position_embeddings"));
     usize::try_from(length?.as_u64()?).ok().filter(|length| *length > 0)
 }
 

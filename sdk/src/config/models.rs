@@ -3,7 +3,7 @@
 //! A preset holds the few values that depend on the model; everything else has one default for all.
 //! A model that is not here is as usable, by [`Model::hub`] or [`Model::folder`].
 
-use super::{Dtype, Family, Model, Recipe};
+use super::{Family, Model, Recipe};
 
 /// What we know of one model.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +34,6 @@ impl Preset {
             rollout_max_response_len: Some(self.rollout_max_response_len),
             max_tokens_per_gpu: Some(self.max_tokens_per_gpu),
             lr: Some(self.lr),
-            dtype: Some(Dtype::Bfloat16),
             ..Recipe::default()
         }
     }

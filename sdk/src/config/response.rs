@@ -68,7 +68,11 @@ mod tests {
 
     fn check(response: &str, content: &str, reasoning: Option<&str>) {
         let parsed = split(response, Family::Qwen3, false);
-        assert_eq!((parsed.content.as_str(), parsed.reasoning_content.as_deref()), (content, reasoning), "{response:?}");
+        assert_eq!(
+            (parsed.content.as_str(), parsed.reasoning_content.as_deref()),
+            (content, reasoning),
+            "{response:?}"
+        );
     }
 
     #[test]

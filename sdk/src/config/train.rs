@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use training_gym_core::ids::RunId;
 use training_gym_core::spec::{DataSpec, EvalSpec, ModelSpec, NodeSpec, ProgramRef, RewardSpec, RowsRef, RunSpec};
 
-use super::settle::{Settled, settle};
+use super::settle::{BY_NAME, Settled, settle};
 use super::{Error, Explanation, Model, ModelSource, Problem, Recipe, model};
 use crate::dataset::HuggingFaceDataset;
 
@@ -124,9 +124,29 @@ pub fn resolve(launch: Resolve<'_>) -> Result<RunSpec, Error> {
             remedy: "launch from a program started by #[training_gym::main]".to_owned(),
         });
     }
+    if let Some(teacher) = settled.teacher.as_ref().filter(|teacher| teacher.url.starts_with(&format!("{BY_NAME}://")))
+    {
+        problems.push(Problem {
+            field: "recipe.opd.teacher.url".to_owned(),
+            value: Some(teacher.url.clone()),
+            bound: "the deployment has no address yet".to_owned(),
+            remedy: "wait until it is ready".to_owned(),
+        });
+    }
     refused(problems)?;
-    let Settled { num_rollout, rollout, max_prompt_len, reward, teacher, advantage, update, save, eval: shape, job, .. } =
-        settled;
+    let Settled {
+        num_rollout,
+        rollout,
+        max_prompt_len,
+        reward,
+        teacher,
+        advantage,
+        update,
+        save,
+        eval: shape,
+        job,
+        ..
+    } = settled;
     let reward = reward.zip(program).map(|(reward, program)| RewardSpec {
         function: reward.function,
         post_process: reward.post_process,

@@ -57,10 +57,9 @@ impl From<Value> for ChatTemplateKwargs {
         match value {
             Value::Object(map) => Self(Ok(map)),
             Value::String(text) => Self::from(text),
-            other => Self(Err(NotAnObject {
-                given: other.to_string(),
-                why: "it is JSON, but not an object".to_owned(),
-            })),
+            other => {
+                Self(Err(NotAnObject { given: other.to_string(), why: "it is JSON, but not an object".to_owned() }))
+            }
         }
     }
 }

@@ -189,7 +189,8 @@ fn scalar(line: &Line) -> Result<Value, Problem> {
             parts.map(|part| scalar(&Line { text: part.to_owned(), ..line.clone() })).collect();
         return Ok(Value::Array(items?));
     }
-    if text.starts_with(['{', '|', '>', '&', '*', '!', '%', '@']) && !text.starts_with("**") && !text.starts_with("*.") {
+    if text.starts_with(['{', '|', '>', '&', '*', '!', '%', '@']) && !text.starts_with("**") && !text.starts_with("*.")
+    {
         return bad("YAML of a kind that is not read here");
     }
     for quote in ['"', '\''] {

@@ -66,7 +66,9 @@ pub enum Error {
         known: Vec<String>,
     },
     /// A dataset card whose `configs` we do not understand.
-    #[error("README.md of `{dataset}`, line {line}: {problem}: load one of its files with `HuggingFaceDataset::file` instead")]
+    #[error(
+        "README.md of `{dataset}`, line {line}: {problem}: load one of its files with `HuggingFaceDataset::file` instead"
+    )]
     Card {
         /// The dataset.
         dataset: String,
@@ -159,7 +161,9 @@ pub enum Error {
         rule: &'static str,
     },
     /// Rows of evaluation that are rows of training too.
-    #[error("{count} of {of} evaluation rows are training rows too (evaluation row {eval} is training row {train}): choose disjoint splits, or allow the overlap explicitly")]
+    #[error(
+        "{count} of {of} evaluation rows are training rows too (evaluation row {eval} is training row {train}): choose disjoint splits, or allow the overlap explicitly"
+    )]
     SharedRows {
         /// How many evaluation rows.
         count: usize,

@@ -62,7 +62,9 @@ impl HuggingFaceDataset {
         let mut lines = Vec::new();
         for row in &rows {
             // Rows hold only JSON values, so that this cannot fail.
-            serde_json::to_writer(&mut lines, row).map_err(std::io::Error::from).map_err(Error::io("write", "a row"))?;
+            serde_json::to_writer(&mut lines, row)
+                .map_err(std::io::Error::from)
+                .map_err(Error::io("write", "a row"))?;
             lines.push(b'\n');
         }
         let sha256 = ContentHash::of(&lines);

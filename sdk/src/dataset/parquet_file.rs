@@ -112,8 +112,7 @@ pub(super) fn write(rows: &[Row]) -> Result<Vec<u8>, Error> {
     write_rows(rows).map_err(|source| failed("the parquet output", source))
 }
 
-const FLAT: &str =
-    "message rows { REQUIRED BYTE_ARRAY prompt (UTF8); REQUIRED BYTE_ARRAY label (UTF8); REQUIRED BYTE_ARRAY metadata (UTF8); }";
+const FLAT: &str = "message rows { REQUIRED BYTE_ARRAY prompt (UTF8); REQUIRED BYTE_ARRAY label (UTF8); REQUIRED BYTE_ARRAY metadata (UTF8); }";
 const CHAT: &str = "message rows {
     REQUIRED GROUP prompt (LIST) { REPEATED GROUP list { REQUIRED GROUP element {
         REQUIRED BYTE_ARRAY role (UTF8); REQUIRED BYTE_ARRAY content (UTF8); } } }

@@ -79,7 +79,8 @@ impl Shape {
             return Ok(());
         }
         let last = messages.iter_mut().rev().find(|message| message.role == "user");
-        let Some((last, text)) = last.and_then(|last| last.content.as_str().map(str::to_owned).map(|text| (last, text)))
+        let Some((last, text)) =
+            last.and_then(|last| last.content.as_str().map(str::to_owned).map(|text| (last, text)))
         else {
             let problem = "`prompt_template` needs a message of the user whose content is a text";
             return Err(self.wrong(index, &self.input_key, problem));
@@ -119,7 +120,9 @@ impl Shape {
                 None => return Ok(String::new()),
                 Some(value) => ("label", value),
             },
-            Some(key) => (key.as_str(), pick(columns, key).ok_or_else(|| self.lacks("label_key", key, index, columns))?),
+            Some(key) => {
+                (key.as_str(), pick(columns, key).ok_or_else(|| self.lacks("label_key", key, index, columns))?)
+            }
         };
         python::text(value).ok_or_else(|| self.wrong(index, key, "the label is null: leave such rows out of the file"))
     }
@@ -201,7 +204,8 @@ mod tests {
     #[test]
     fn dotted_keys_reach_into_columns() {
         let nested = Shape { label_key: Some("reward_model.ground_truth".to_owned()), ..shape() };
-        let made = row(&nested, json!({"prompt": "q", "reward_model": {"ground_truth": "34", "style": "rule"}})).unwrap();
+        let made =
+            row(&nested, json!({"prompt": "q", "reward_model": {"ground_truth": "34", "style": "rule"}})).unwrap();
         assert_eq!(made.label, "34");
         assert_eq!(made.metadata["reward_model"]["style"], "rule");
     }
@@ -243,7 +247,9 @@ mod tests {
             assert!(text.contains(why) && text.contains("row 3"), "{text}");
         }
         let raw = Shape { apply_chat_template: false, ..shape() };
-        assert!(message(&raw, json!({"prompt": [{"role": "user", "content": "q"}]})).contains("apply_chat_template(true)"));
+        assert!(
+            message(&raw, json!({"prompt": [{"role": "user", "content": "q"}]})).contains("apply_chat_template(true)")
+        );
         let raw = Shape { system_prompt: Some("s".to_owned()), ..raw };
         assert!(message(&raw, json!({"prompt": "q"})).contains("apply_chat_template(true)"));
     }

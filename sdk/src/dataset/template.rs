@@ -49,7 +49,9 @@ impl FromStr for Template {
             pieces.push(Piece::Text(plain));
         }
         if !pieces.iter().any(|piece| matches!(piece, Piece::Column(_))) {
-            return Err(bad("it uses no column, so all prompts would be the same: write `{prompt}` where the prompt goes"));
+            return Err(bad(
+                "it uses no column, so all prompts would be the same: write `{prompt}` where the prompt goes",
+            ));
         }
         Ok(Self { pieces })
     }
@@ -81,9 +83,12 @@ mod tests {
     fn columns_and_braces() {
         assert_eq!(fill("Q: {prompt}\nUse \\boxed{}.").unwrap(), "Q: <prompt>\nUse \\boxed{}.");
         assert_eq!(fill("{a}{ b.c }{{x}}").unwrap(), "<a><b.c>{x}");
-        for (bad, why) in
-            [("no column", "no column"), ("{prompt", "stands alone"), ("{prompt} }", "stands alone"), ("{a{b}}", "alone")]
-        {
+        for (bad, why) in [
+            ("no column", "no column"),
+            ("{prompt", "stands alone"),
+            ("{prompt} }", "stands alone"),
+            ("{a{b}}", "alone"),
+        ] {
             let error = fill(bad).unwrap_err().to_string();
             assert!(error.contains(why), "{bad}: {error}");
         }

@@ -46,11 +46,9 @@ impl Hub {
             }
             wanted.push(file);
         }
-        futures::stream::iter(wanted)
-            .map(|file| self.fetch(listing, file, &cache))
-            .buffer_unordered(self.options.parallel.max(1))
-            .try_collect::<()>()
-            .await?;
+        // Made before they are streamed: a closure in the stream would keep the future from being `Send`.
+        let fetches: Vec<_> = wanted.into_iter().map(|file| self.fetch(listing, file, &cache)).collect();
+        futures::stream::iter(fetches).buffer_unordered(self.options.parallel.max(1)).try_collect::<()>().await?;
         Ok(cache.snapshot(&listing.commit))
     }
 
@@ -100,7 +98,9 @@ impl Download<'_> {
         };
         self.size = self.size.or(answer.size);
         let etag = answer.etag.filter(|etag| is_plain_name(etag));
-        if let Some(sha256) = etag.as_ref().filter(|etag| etag.len() == 64 && etag.bytes().all(|c| c.is_ascii_hexdigit())) {
+        if let Some(sha256) =
+            etag.as_ref().filter(|etag| etag.len() == 64 && etag.bytes().all(|c| c.is_ascii_hexdigit()))
+        {
             // The etag of a large file is its sha256.
             self.sha256 = Some(sha256.clone());
         }
@@ -169,7 +169,10 @@ impl Download<'_> {
 
     /// From which byte on the answer is, given that we asked for `have` on.
     fn starting_point(&self, answer: &Answer, have: u64) -> Result<u64, Trouble> {
-        if let Some(etag) = answer.etag.as_ref().filter(|etag| **etag != self.etag && is_plain_name(etag)) {
+        // Ids of the same kind (git's, or a sha256) must be the same id; a mirror's own kind says nothing.
+        let is_id = |text: &str| text.bytes().all(|c| c.is_ascii_hexdigit());
+        let comparable = |etag: &&String| is_id(etag) && is_id(&self.etag) && etag.len() == self.etag.len();
+        if let Some(etag) = answer.etag.as_ref().filter(comparable).filter(|etag| **etag != self.etag) {
             return Err(Trouble::Fatal(self.wrong("etag", etag.clone(), self.etag.clone())));
         }
         let headers = answer.response.headers();
@@ -204,9 +207,8 @@ impl Download<'_> {
         let mut body = answer.response.bytes_stream();
         let mut told = *have;
         while let Some(chunk) = body.next().await {
-            let chunk = chunk.map_err(|source| {
-                Ok(Trouble::Passing { error: network(&self.url, source), wait: None })
-            })?;
+            let chunk =
+                chunk.map_err(|source| Ok(Trouble::Passing { error: network(&self.url, source), wait: None }))?;
             file.write_all(&chunk).await.map_err(Err)?;
             *have += chunk.len() as u64;
             if *have >= told + STRIDE {
@@ -249,7 +251,7 @@ impl Download<'_> {
     }
 
     fn wrong(&self, what: &'static str, got: String, promised: String) -> Error {
-        Error::Integrity { repo: self.listing.repo.to_string(), file: self.path.to_owned(), what, got, promised }
+        Error::Integrity { file: format!("{}/{}", self.listing.repo, self.path), what, got, promised }
     }
 
     fn explain(&self, trouble: Trouble) -> Error {

@@ -71,7 +71,9 @@ pub enum Error {
         cache: PathBuf,
     },
     /// The hub asks to slow down for longer than we wait.
-    #[error("{url} asks to come back in {seconds} s, and the limit is {limit} s: try again later, or set HF_TOKEN for a higher rate limit")]
+    #[error(
+        "{url} asks to come back in {seconds} s, and the limit is {limit} s: try again later, or set HF_TOKEN for a higher rate limit"
+    )]
     RateLimited {
         /// What was asked for.
         url: String,
@@ -108,15 +110,15 @@ pub enum Error {
         what: String,
     },
     /// A file that is not what the hub said it would be.
-    #[error("`{file}` of `{repo}` has {what} `{got}` where the hub promises `{promised}`: try again, and if it stays so the mirror is at fault")]
+    #[error(
+        "`{file}` has {what} `{got}` where the hub promises `{promised}`: try again; if it stays so, the mirror is at fault"
+    )]
     Integrity {
-        /// The repository.
-        repo: String,
-        /// The file.
+        /// The file, with its repository.
         file: String,
-        /// `size`, `sha256` or `etag`.
+        /// `size`, `sha256`, `etag` or `range`.
         what: &'static str,
-        /// What arrived and what was promised.
+        /// What arrived.
         got: String,
         /// What the hub said.
         promised: String,

@@ -153,7 +153,11 @@ impl Client {
                 }
             }
             if !status.is_redirection() {
-                return judge(response, &at, ours).map(|response| Answer { response, etag: etag.map(plain_etag), size });
+                return judge(response, &at, ours).map(|response| Answer {
+                    response,
+                    etag: etag.map(plain_etag),
+                    size,
+                });
             }
             let target = headers.get(LOCATION).and_then(|value| value.to_str().ok());
             let next = target.and_then(|target| at.join(target).ok());

@@ -169,7 +169,9 @@ impl Hub {
         let account = match (self.client.has_token(), refusal.status.as_u16()) {
             (false, _) => ", and set HF_TOKEN to a token of an account with access",
             (true, 401) => ", and check that HF_TOKEN is valid: the hub does not know this token",
-            (true, _) => ", with the account that HF_TOKEN belongs to; a fine-grained token must allow gated repositories",
+            (true, _) => {
+                ", with the account that HF_TOKEN belongs to; a fine-grained token must allow gated repositories"
+            }
         };
         // Writing to a String cannot fail.
         let _ = write!(text, "{account}");

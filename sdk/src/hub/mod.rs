@@ -26,16 +26,16 @@ mod options;
 mod repo;
 mod snapshot;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::fmt;
 use std::sync::Arc;
 
+pub(crate) use cache::walk;
 pub use error::Error;
 pub use listing::{Listing, RemoteFile};
 pub use options::{HubOptions, Patience, Token};
 pub use repo::{Repo, RepoKind};
-pub(crate) use cache::walk;
 pub use snapshot::{Snapshot, local_model};
 
 /// How far one file has come.

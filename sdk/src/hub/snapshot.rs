@@ -120,7 +120,8 @@ mod tests {
 
     #[test]
     fn only_needed_files_are_needed() {
-        for needed in ["config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "chat_template.jinja"]
+        for needed in
+            ["config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "chat_template.jinja"]
         {
             assert!(is_described(needed), "{needed}");
         }

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use training_gym::backend::LocalBackend;
+use training_gym::config::Model;
+use training_gym::gym::Gym;
 use training_gym_core::spec::{Dtype, EngineSpec, ModelSpec, NodeSpec, ServeSpec};
 
 /// A state folder; what runs from it is killed when it is dropped.
@@ -17,6 +19,18 @@ impl Home {
 
     pub(crate) fn path(&self) -> &Path {
         self.0.path()
+    }
+
+    pub(crate) fn gym(&self) -> Gym {
+        Gym::local(self.path()).unwrap().with_runtime(fake_runtime())
+    }
+
+    /// A model whose name is the scene the stand-in plays.
+    pub(crate) fn model(&self, scene: &str) -> Model {
+        let folder = self.path().join("models").join(scene);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("config.json"), r#"{"max_position_embeddings": 8192}"#).unwrap();
+        Model::folder(folder)
     }
 
     pub(crate) fn backend(&self) -> LocalBackend {

@@ -97,7 +97,11 @@ impl LocalBackend {
     /// # Errors
     /// [`Error::NoRuntime`], naming every place looked at.
     pub fn runtime(&self) -> Result<PathBuf, Error> {
-        program::find(self.inner.runtime.as_deref())
+        Self::find_runtime(self.inner.runtime.as_deref())
+    }
+
+    pub(crate) fn find_runtime(chosen: Option<&Path>) -> Result<PathBuf, Error> {
+        program::find(chosen)
     }
 
     /// Where the job's files are.

@@ -13,7 +13,12 @@ pub(super) fn save(ledger: &mut Ledger<'_>) -> SaveSpec {
         ledger.need("save_interval", &steps, steps >= 1, (AT_LEAST_1, "leave it unset to publish the last step only"));
     }
     let keep_resume_states = ledger.value(field!(keep_resume_states), 1);
-    at_least_1(ledger, "keep_resume_states", keep_resume_states, "a run that cannot be continued is no run; leave it unset for 1");
+    at_least_1(
+        ledger,
+        "keep_resume_states",
+        keep_resume_states,
+        "a run that cannot be continued is no run; leave it unset for 1",
+    );
     SaveSpec { save_interval, keep_resume_states }
 }
 
@@ -28,17 +33,31 @@ pub(in crate::config) struct Evaluation {
 }
 
 /// `run`: the tokens a response may have, the steps of the run.
-pub(super) fn evaluation(ledger: &mut Ledger<'_>, facts: &Facts, rollout: &RolloutSpec, run: (usize, u64)) -> Evaluation {
+pub(super) fn evaluation(
+    ledger: &mut Ledger<'_>,
+    facts: &Facts,
+    rollout: &RolloutSpec,
+    run: (usize, u64),
+) -> Evaluation {
     let (response_len, num_rollout) = run;
     let interval = ledger.given(&field!(eval_interval)).map(|(steps, _)| steps);
     let wanted = facts.eval.unwrap_or(interval.is_some());
     if let Some(steps) = interval {
-        ledger.need("eval_interval", &steps, steps >= 1, (AT_LEAST_1, "leave it unset to evaluate with every checkpoint"));
+        ledger.need(
+            "eval_interval",
+            &steps,
+            steps >= 1,
+            (AT_LEAST_1, "leave it unset to evaluate with every checkpoint"),
+        );
         if facts.eval == Some(false) {
-            ledger.refuse("eval_interval", steps.to_string(), (
-                "the launch has no rows to evaluate on",
-                "give it some with .eval(dataset), or leave eval_interval unset",
-            ));
+            ledger.refuse(
+                "eval_interval",
+                steps.to_string(),
+                (
+                    "the launch has no rows to evaluate on",
+                    "give it some with .eval(dataset), or leave eval_interval unset",
+                ),
+            );
         }
     }
     let eval_interval = if wanted {

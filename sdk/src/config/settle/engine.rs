@@ -30,26 +30,30 @@ pub(super) fn engine(ledger: &mut Ledger<'_>, samples: usize, longest: usize, fa
     refuse_unknown(ledger);
     let default = EngineSpec::default();
     let queued = default.max_queued_requests;
-    let queue = if samples > queued {
-        (samples, Origin::Derived("the samples of a step"))
-    } else {
-        (queued, Origin::Default)
-    };
+    let queue =
+        if samples > queued { (samples, Origin::Derived("the samples of a step")) } else { (queued, Origin::Default) };
     let context_length = key(ledger, CONTEXT_LENGTH, (longest, Origin::Derived("the longest prompt and response")));
     if context_length < longest {
-        refuse(ledger, CONTEXT_LENGTH, context_length.to_string(), (
-            &format!("the longest prompt and response together have {longest} tokens"),
-            "raise it, or lower rollout_max_response_len",
-        ));
+        refuse(
+            ledger,
+            CONTEXT_LENGTH,
+            context_length.to_string(),
+            (
+                &format!("the longest prompt and response together have {longest} tokens"),
+                "raise it, or lower rollout_max_response_len",
+            ),
+        );
     }
     if let Some(limit) = facts.context_length
         && context_length > limit
         && longest <= limit
     {
-        refuse(ledger, CONTEXT_LENGTH, context_length.to_string(), (
-            &format!("the model has {limit} positions"),
-            "leave it unset",
-        ));
+        refuse(
+            ledger,
+            CONTEXT_LENGTH,
+            context_length.to_string(),
+            (&format!("the model has {limit} positions"), "leave it unset"),
+        );
     }
     EngineSpec {
         max_running_requests: key(ledger, MAX_RUNNING_REQUESTS, (default.max_running_requests, Origin::Default)),
@@ -67,7 +71,12 @@ fn key(ledger: &mut Ledger<'_>, name: &str, (unset, origin): (usize, Origin)) ->
         Some(value) => match positive(value) {
             Some(value) => (value, Origin::Yours),
             None => {
-                refuse(ledger, name, value.to_string(), ("must be a whole number ≥ 1", "leave it unset, or set such a number"));
+                refuse(
+                    ledger,
+                    name,
+                    value.to_string(),
+                    ("must be a whole number ≥ 1", "leave it unset, or set such a number"),
+                );
                 (unset, origin)
             }
         },
@@ -88,7 +97,11 @@ fn refuse_unknown(ledger: &mut Ledger<'_>) {
         }
         let remedy = match TYPED.iter().find(|(typed, _)| typed == name) {
             Some((_, remedy)) => (*remedy).to_owned(),
-            None => format!("did you mean `{}`? An engine reads {}", nearest(name, &KNOWN).unwrap_or_default(), KNOWN.join(", ")),
+            None => format!(
+                "did you mean `{}`? An engine reads {}",
+                nearest(name, &KNOWN).unwrap_or_default(),
+                KNOWN.join(", ")
+            ),
         };
         refuse(ledger, name, value.to_string(), ("no engine reads this key", &remedy));
     }

@@ -14,7 +14,7 @@ use training_gym_core::spec::{AdvantageSpec, RolloutSpec, SaveSpec, TeacherSpec,
 
 pub(super) use cadence::Evaluation;
 pub(super) use job::Job;
-pub(super) use score::Reward;
+pub(super) use score::{BY_NAME, Reward};
 
 use super::ledger::{Ledger, Shown, field};
 use super::{Explanation, Facts, Problem, Recipe};
@@ -39,6 +39,8 @@ pub(super) struct Settled {
 #[derive(Clone, Copy)]
 struct Sizes {
     num_rollout: u64,
+    /// Whether `num_rollout` stands in for rows nobody has counted yet.
+    uncounted: bool,
     rollout_batch_size: usize,
     n_samples_per_prompt: usize,
 }
@@ -62,13 +64,25 @@ pub(super) fn settle(recipe: &Recipe, facts: &Facts) -> Settled {
     let update = update::update(&mut ledger, sizes);
     let save = cadence::save(&mut ledger);
     let eval = cadence::evaluation(&mut ledger, facts, &rollout, (lengths.response, sizes.num_rollout));
+    let evaluated = lengths.prompt.saturating_add(eval.eval_max_response_len);
+    if let Some(limit) = facts.context_length.filter(|limit| evaluated > *limit)
+        && recipe.eval_max_response_len.is_some()
+    {
+        let sum = format!("with rollout_max_prompt_len = {} it makes {evaluated} tokens", lengths.prompt);
+        let rule = (format!("{sum}; the model has {limit} positions"), "lower it");
+        ledger.refuse("eval_max_response_len", eval.eval_max_response_len.shown(), (&rule.0, rule.1));
+    }
     let longest_response = lengths.response.max(eval.eval_max_response_len);
     let engine = engine::engine(&mut ledger, sizes.samples(), lengths.prompt.saturating_add(longest_response), facts);
     if eval.wanted && reward.is_none() {
-        ledger.refuse("eval_interval", None, (
-            "evaluation inside a run grades with the reward function, and there is none",
-            "set custom_rm_function, or evaluate the checkpoints after the run with evaluate()",
-        ));
+        ledger.refuse(
+            "eval_interval",
+            None,
+            (
+                "evaluation inside a run grades with the reward function, and there is none",
+                "set custom_rm_function, or evaluate the checkpoints after the run with evaluate()",
+            ),
+        );
     }
     Settled {
         explanation: ledger.explanation,
@@ -92,11 +106,9 @@ fn sizes(ledger: &mut Ledger<'_>, facts: &Facts) -> Sizes {
     let batch = ledger.given(&field!(rollout_batch_size)).map_or(ROLLOUT_BATCH_SIZE, |(size, _)| size);
     let one_pass = facts.rows.map_or(1, |rows| rows.div_ceil(batch.max(1) as u64).max(1));
     let num_rollout = ledger.derived(field!(num_rollout), one_pass, "one pass over the training rows");
-    if facts.rows.is_none()
-        && ledger.recipe().num_rollout.is_none()
-        && let Some(setting) = ledger.explanation.settings.last_mut()
-    {
-        "rows / rollout_batch_size".clone_into(&mut setting.value);
+    let uncounted = facts.rows.is_none() && ledger.recipe().num_rollout.is_none();
+    if uncounted {
+        ledger.show_last_as("rows / rollout_batch_size");
     }
     ledger.need("num_rollout", &num_rollout, num_rollout >= 1, (AT_LEAST_1, "set the rollout steps of the run"));
     let rollout_batch_size = ledger.value(field!(rollout_batch_size), ROLLOUT_BATCH_SIZE);
@@ -104,12 +116,13 @@ fn sizes(ledger: &mut Ledger<'_>, facts: &Facts) -> Sizes {
     at_least_1(ledger, "rollout_batch_size", rollout_batch_size, "set the prompts of one step, such as 16");
     at_least_1(ledger, "n_samples_per_prompt", n_samples_per_prompt, "set the responses of one prompt, such as 4");
     if rollout_batch_size.checked_mul(n_samples_per_prompt).is_none() {
-        ledger.refuse("rollout_batch_size", rollout_batch_size.shown(), (
-            "times n_samples_per_prompt it is more than a computer can count",
-            "lower one of them",
-        ));
+        ledger.refuse(
+            "rollout_batch_size",
+            rollout_batch_size.shown(),
+            ("times n_samples_per_prompt it is more than a computer can count", "lower one of them"),
+        );
     }
-    Sizes { num_rollout, rollout_batch_size, n_samples_per_prompt }
+    Sizes { num_rollout, uncounted, rollout_batch_size, n_samples_per_prompt }
 }
 
 const AT_LEAST_1: &str = "must be ≥ 1";

@@ -34,10 +34,16 @@ pub(super) fn lengths(ledger: &mut Ledger<'_>, facts: &Facts) -> Lengths {
     at_least_1(ledger, "rollout_max_response_len", response, "set the tokens a response may have, such as 2048");
     let both = prompt.saturating_add(response);
     if both > limit {
-        ledger.refuse("rollout_max_response_len", response.to_string(), (
-            &format!("with rollout_max_prompt_len = {prompt} it makes {both} tokens; the model has {limit} positions"),
-            "lower one of the two",
-        ));
+        ledger.refuse(
+            "rollout_max_response_len",
+            response.to_string(),
+            (
+                &format!(
+                    "with rollout_max_prompt_len = {prompt} it makes {both} tokens; the model has {limit} positions"
+                ),
+                "lower one of the two",
+            ),
+        );
     }
     Lengths { prompt, response }
 }
@@ -58,16 +64,33 @@ pub(super) fn rollout(ledger: &mut Ledger<'_>, facts: &Facts, sizes: Sizes) -> R
 
 fn sampling(ledger: &mut Ledger<'_>) -> SamplingSpec {
     let temperature = ledger.value(field!(rollout_temperature), 1.0);
-    number(ledger, "rollout_temperature", temperature, |t| t > 0.0, (
-        "must be a number > 0: a greedy response has no probability to learn from",
-        "leave it unset for 1, the model's own distribution; eval_temperature may be 0",
-    ));
+    number(
+        ledger,
+        "rollout_temperature",
+        temperature,
+        |t| t > 0.0,
+        (
+            "must be a number > 0: a greedy response has no probability to learn from",
+            "leave it unset for 1, the model's own distribution; eval_temperature may be 0",
+        ),
+    );
     let top_p = ledger.value(field!(rollout_top_p), 1.0);
     number(ledger, "rollout_top_p", top_p, |p| p > 0.0 && p <= 1.0, TOP_P);
     let top_k = ledger.value(field!(rollout_top_k), -1);
-    ledger.need("rollout_top_k", &top_k, top_k == -1 || top_k >= 1, ("must be −1 or ≥ 1", "leave it unset to keep every token"));
+    ledger.need(
+        "rollout_top_k",
+        &top_k,
+        top_k == -1 || top_k >= 1,
+        ("must be −1 or ≥ 1", "leave it unset to keep every token"),
+    );
     let min_p = ledger.value(field!(rollout_min_p), 0.0);
-    number(ledger, "rollout_min_p", min_p, |p| (0.0..1.0).contains(&p), ("must be in [0, 1)", "leave it unset to keep every token"));
+    number(
+        ledger,
+        "rollout_min_p",
+        min_p,
+        |p| (0.0..1.0).contains(&p),
+        ("must be in [0, 1)", "leave it unset to keep every token"),
+    );
     SamplingSpec { temperature, top_p, top_k, min_p }
 }
 
@@ -76,7 +99,12 @@ pub(super) const TOP_P: (&str, &str) = ("must be in (0, 1]", "leave it unset to 
 fn stop(ledger: &mut Ledger<'_>) -> Vec<String> {
     let stop = ledger.value(field!(rollout_stop), Vec::new());
     let empty = stop.iter().any(String::is_empty);
-    ledger.need("rollout_stop", &stop, !empty, ("an empty text ends every response at once", "leave the empty text out"));
+    ledger.need(
+        "rollout_stop",
+        &stop,
+        !empty,
+        ("an empty text ends every response at once", "leave the empty text out"),
+    );
     stop
 }
 
@@ -98,10 +126,14 @@ fn rollout_num_gpus(ledger: &mut Ledger<'_>, facts: &Facts) -> usize {
             1
         }
         Some(gpus) if wanted > gpus => {
-            ledger.refuse("rollout_num_gpus", wanted.to_string(), (
-                &format!("each replica needs its own device, and there are {gpus}"),
-                &format!("set it to at most {gpus}"),
-            ));
+            ledger.refuse(
+                "rollout_num_gpus",
+                wanted.to_string(),
+                (
+                    &format!("each replica needs its own device, and there are {gpus}"),
+                    &format!("set it to at most {gpus}"),
+                ),
+            );
             wanted
         }
         _ => wanted,
