@@ -37,7 +37,9 @@ pub enum Error {
     #[error(transparent)]
     Backend(#[from] backend::Error),
     /// A live deployment has the name and is something else.
-    #[error("deployment `{app_name}` is running already with another {field}: {running}, asked for {asked}; {EXISTING_REMEDY}")]
+    #[error(
+        "deployment `{app_name}` is running already with another {field}: {running}, asked for {asked}; {EXISTING_REMEDY}"
+    )]
     Existing {
         /// The name.
         app_name: String,

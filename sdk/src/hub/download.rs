@@ -48,10 +48,7 @@ impl Hub {
         }
         // Made before they are streamed: a closure in the stream would keep the future from being `Send`.
         let fetches: Vec<_> = wanted.into_iter().map(|file| self.fetch(listing, file, &cache)).collect();
-        futures::stream::iter(fetches)
-            .buffer_unordered(self.options.parallel.max(1))
-            .try_collect::<()>()
-            .await?;
+        futures::stream::iter(fetches).buffer_unordered(self.options.parallel.max(1)).try_collect::<()>().await?;
         Ok(cache.snapshot(&listing.commit))
     }
 

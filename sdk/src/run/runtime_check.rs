@@ -10,8 +10,11 @@ use crate::gym::Gym;
 
 /// Runs `gym-runtime check --model FOLDER --rows FILE` and quotes what it finds.
 pub(super) async fn check(gym: &Gym, spec: &RunSpec) -> Result<(), Error> {
-    let rows = tempfile::NamedTempFile::new()
-        .map_err(|source| backend::Error::Io { action: "create", path: std::env::temp_dir(), source })?;
+    let rows = tempfile::NamedTempFile::new().map_err(|source| backend::Error::Io {
+        action: "create",
+        path: std::env::temp_dir(),
+        source,
+    })?;
     gym.store().get_file(&spec.data.train.key, rows.path()).await?;
     let program = LocalBackend::find_runtime(gym.runtime())?;
     let output = tokio::process::Command::new(&program)
