@@ -5,15 +5,17 @@ use std::path::Path;
 use serde_json::{Map, json};
 
 /// Writes a byte-level tokenizer of 512 ids into `folder`: one id a byte (its value), fillers
-/// without text of their own, and at the end `<|end|>` (510) and `<|begin|>` (511), both special.
+/// `<filler_N>`, `<think>` (508), `</think>` (509), and the special `<|end|>` (510), `<|begin|>` (511).
 pub(crate) fn write_byte_tokenizer(folder: &Path) {
     let mut vocab = Map::new();
     for (id, symbol) in byte_symbols().into_iter().enumerate() {
         vocab.insert(symbol.to_string(), id.into());
     }
-    for filler in 256..510 {
+    for filler in 256..508 {
         vocab.insert(format!("<filler_{filler}>"), filler.into());
     }
+    vocab.insert("<think>".into(), 508.into());
+    vocab.insert("</think>".into(), 509.into());
     let special = |id: i64, content: &str| {
         json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
                "normalized": false, "special": true})

@@ -216,6 +216,7 @@ impl HuggingFaceDataset {
     /// When the dataset cannot be found, fetched or read, the split cannot be taken, or a row has
     /// not the columns asked for.
     pub async fn load(&self) -> Result<Vec<Row>, Error> {
+        self.shape()?;
         let source = self.locate().await?;
         Ok(self.read(&source).await?.rows)
     }

@@ -92,7 +92,8 @@ impl HuggingFaceDataset {
     pub(super) async fn fetch(&self, source: &Source) -> Result<LocalFiles, Error> {
         match source {
             Source::File(path) => {
-                self.local(vec![("train".to_owned(), vec![path.display().to_string()])], Path::new(""))
+                self.wanted(&[("train".to_owned(), Vec::new())])?;
+                Ok(vec![("train".to_owned(), vec![(path.clone(), self.name())])])
             }
             Source::Folder(folder) => {
                 let card = read_card(&folder.join("README.md"))?;
@@ -120,10 +121,10 @@ impl HuggingFaceDataset {
     /// The wanted splits of a plan, with their paths under `folder`.
     fn local(&self, plan: SplitFiles, folder: &Path) -> Result<LocalFiles, Error> {
         let names = self.wanted(&plan)?;
+        let place = self.name();
+        let locate = |file: String| (folder.join(&file), format!("{}/{file}", place.trim_end_matches('/')));
         let wanted = plan.into_iter().filter(|split| names.contains(&split.0));
-        Ok(wanted
-            .map(|(split, files)| (split, files.into_iter().map(|file| (folder.join(&file), file)).collect()))
-            .collect())
+        Ok(wanted.map(|(split, files)| (split, files.into_iter().map(locate).collect())).collect())
     }
 
     /// The names of the splits the expression needs, all of which the plan has.

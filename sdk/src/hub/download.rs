@@ -169,7 +169,10 @@ impl Download<'_> {
 
     /// From which byte on the answer is, given that we asked for `have` on.
     fn starting_point(&self, answer: &Answer, have: u64) -> Result<u64, Trouble> {
-        if let Some(etag) = answer.etag.as_ref().filter(|etag| **etag != self.etag && is_plain_name(etag)) {
+        // Ids of the same kind (git's, or a sha256) must be the same id; a mirror's own kind says nothing.
+        let is_id = |text: &str| text.bytes().all(|c| c.is_ascii_hexdigit());
+        let comparable = |etag: &&String| is_id(etag) && is_id(&self.etag) && etag.len() == self.etag.len();
+        if let Some(etag) = answer.etag.as_ref().filter(comparable).filter(|etag| **etag != self.etag) {
             return Err(Trouble::Fatal(self.wrong("etag", etag.clone(), self.etag.clone())));
         }
         let headers = answer.response.headers();
@@ -248,7 +251,7 @@ impl Download<'_> {
     }
 
     fn wrong(&self, what: &'static str, got: String, promised: String) -> Error {
-        Error::Integrity { repo: self.listing.repo.to_string(), file: self.path.to_owned(), what, got, promised }
+        Error::Integrity { file: format!("{}/{}", self.listing.repo, self.path), what, got, promised }
     }
 
     fn explain(&self, trouble: Trouble) -> Error {

@@ -111,16 +111,14 @@ pub enum Error {
     },
     /// A file that is not what the hub said it would be.
     #[error(
-        "`{file}` of `{repo}` has {what} `{got}` where the hub promises `{promised}`: try again, and if it stays so the mirror is at fault"
+        "`{file}` has {what} `{got}` where the hub promises `{promised}`: try again; if it stays so, the mirror is at fault"
     )]
     Integrity {
-        /// The repository.
-        repo: String,
-        /// The file.
+        /// The file, with its repository.
         file: String,
-        /// `size`, `sha256` or `etag`.
+        /// `size`, `sha256`, `etag` or `range`.
         what: &'static str,
-        /// What arrived and what was promised.
+        /// What arrived.
         got: String,
         /// What the hub said.
         promised: String,
