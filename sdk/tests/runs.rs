@@ -201,6 +201,7 @@ async fn what_cannot_run_is_refused_before_anything_starts() {
 
     let checked = config(&home, "fine").launch().on(&gym).check().await.unwrap();
     assert_eq!(checked.spec.data.train.rows, 2);
+    assert!(checked.notes.iter().any(|note| note.contains("has 12 tokens")), "{:?}", checked.notes);
     let error = config(&home, "no-template").launch().on(&gym).check().await.unwrap_err().to_string();
     assert!(error.contains("no chat template"), "{error}");
     assert!(gym.runs().await.unwrap().is_empty());

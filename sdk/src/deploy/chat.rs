@@ -7,7 +7,6 @@ use serde_json::{Map, Value};
 use training_gym_core::sample::{FinishReason, Message};
 
 use super::{Deployment, Error, requests};
-use crate::config::Family;
 
 const PATH: &str = "/v1/chat/completions";
 
@@ -76,11 +75,6 @@ impl ChatOptions {
     pub fn chat_template_kwarg(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.chat_template_kwargs.insert(name.into(), value.into());
         self
-    }
-
-    /// Whether the template was asked not to let the model think.
-    fn thinking_is_off(&self) -> bool {
-        self.chat_template_kwargs.get("enable_thinking") == Some(&Value::Bool(false))
     }
 }
 
@@ -151,10 +145,9 @@ impl Deployment {
         let content = choice.message.content.unwrap_or_default();
         let (content, reasoning_content) = match choice.message.reasoning_content {
             Some(reasoning) => (content, Some(reasoning).filter(|text| !text.is_empty())),
+            // Text that no tag marks as reasoning stays content: the server may have split it already.
             None => {
-                let opened = self.model().family() == Family::Qwen3_5 && !options.thinking_is_off();
-                let model = self.model();
-                let parsed = if opened { model.parse_thinking(&content) } else { model.parse_response(&content) };
+                let parsed = self.model().parse_response(&content);
                 (parsed.content, parsed.reasoning_content)
             }
         };

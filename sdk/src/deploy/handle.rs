@@ -22,7 +22,7 @@ const PROMISE: &str = "promise";
 
 /// How long [`Deployment::stop`] lets a server finish what it is doing.
 const STOP_GRACE: Duration = Duration::from_secs(10);
-/// How long a deployment that was named as a teacher is waited for when a run is launched.
+/// Pauses between two looks at one that is starting: from the first to the longest, doubling.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
