@@ -10,6 +10,7 @@ pub use crate::config::{
 };
 pub use crate::dataset::{HuggingFaceDataset, OutputFormat};
 pub use crate::deploy::{ChatOptions, ChatReply, CustomDeployment, Deployment, Endpoint, EngineArguments};
+pub use crate::eval::evaluate;
 pub use crate::gym::Gym;
 pub use crate::reward::{PostProcessFn, RewardError, RewardFn, Sample};
 pub use crate::run::{Checkpoint, TrainResult, TrainRun};
