@@ -53,7 +53,9 @@ impl Error {
             Self::Backend(error) => error.hint(),
             Self::Deploy(error) => error.hint(),
             Self::Run(error) => error.hint(),
-            Self::Config(_) | Self::Dataset(_) | Self::Eval(_) | Self::Hub(_) | Self::Program(_) | Self::Store(_) => None,
+            Self::Config(_) | Self::Dataset(_) | Self::Eval(_) | Self::Hub(_) | Self::Program(_) | Self::Store(_) => {
+                None
+            }
         }
     }
 }

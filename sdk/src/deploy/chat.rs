@@ -129,7 +129,7 @@ struct Said {
 }
 
 impl Deployment {
-    /// Asks for one reply to `messages`.
+    /// Asks for one reply to `messages`. A deployment that is still starting is waited for.
     ///
     /// Reasoning is split from content by the server, or, where it leaves that to its clients, by
     /// the habits of the model's family.
