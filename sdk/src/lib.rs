@@ -29,7 +29,7 @@
 //! | [`config`] | what a person types: model, recipe, distillation, run; the only road to a spec |
 //! | [`dataset`] | prompts and labels, from the hub or from files, split as `datasets` splits them |
 //! | [`hub`] | files from a Hugging Face hub, through the cache that Python's client shares |
-//! | [`reward`] | reward functions: `#[training_gym::reward]`, the sample they see, the worker |
+//! | [`reward`](mod@reward) | reward functions: `#[training_gym::reward]`, the sample they see, the worker |
 //! | [`scorers`] | rules that grade answers, equal to their references |
 //! | [`program`] | the person's own executable, shipped with a run that has a reward function |
 //! | [`deploy`] | a model behind HTTP: launch, wait, chat, log-probabilities, stop |
