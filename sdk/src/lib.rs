@@ -1,4 +1,47 @@
 //! Post-train small language models by on-policy distillation, from one typed Rust program.
+//!
+//! ```no_run
+//! use training_gym::prelude::*;
+//!
+//! #[training_gym::main]
+//! async fn main() -> anyhow::Result<()> {
+//!     let student = models::QWEN3_0_6B;
+//!     let teacher = CustomDeployment::launch(models::QWEN3_4B).app_name("teacher").await?;
+//!     teacher.wait_until_ready(Duration::from_secs(15 * 60)).await?;
+//!
+//!     let dataset = HuggingFaceDataset::new("zhuzilin/dapo-math-17k").input_key("prompt").label_key("label");
+//!     let recipe = Recipe { num_rollout: Some(10), opd: Some(Opd::from(&teacher)), ..student.recipe() };
+//!     let config = TrainConfig { model: student, dataset: dataset.split("train[:100]")?, recipe };
+//!
+//!     let result = config.launch().await?.result().await?;
+//!     let trained = Endpoint::launch(result.checkpoints().last()).await?;
+//!     trained.wait_until_ready(Duration::from_secs(15 * 60)).await?;
+//!     println!("{}", trained.chat(&[Message::user("2 + 2 = ?")], &ChatOptions::default()).await?.content);
+//!     Ok(())
+//! }
+//! ```
+//!
+//! `examples/dapo_math_opd.rs` is the whole of it: a reward function, a baseline, and evaluation
+//! before and after.
+//!
+//! | room | what it holds |
+//! |---|---|
+//! | [`config`] | what a person types: model, recipe, distillation, run; the only road to a spec |
+//! | [`dataset`] | prompts and labels, from the hub or from files, split as `datasets` splits them |
+//! | [`hub`] | files from a Hugging Face hub, through the cache that Python's client shares |
+//! | [`reward`](mod@reward) | reward functions: `#[training_gym::reward]`, the sample they see, the worker |
+//! | [`scorers`] | rules that grade answers, equal to their references |
+//! | [`program`] | the person's own executable, shipped with a run that has a reward function |
+//! | [`deploy`] | a model behind HTTP: launch, wait, chat, log-probabilities, stop |
+//! | [`run`] | a training run: launch, watch, attach, cancel, checkpoints |
+//! | [`eval`] | how good a deployment is on held-out rows |
+//! | [`gym`] | the client: which backend and which store |
+//! | [`backend`] | where jobs run: one trait, and processes of this machine behind it |
+//! | [`error`] | one error for a whole program |
+//! | [`prelude`] | the names a program needs |
+//!
+//! What this is not: there is no tensor in this crate. Training, sampling and serving happen in
+//! `gym-runtime`, which reads specs and nothing else.
 
 #[doc(hidden)]
 pub mod __private;

@@ -115,6 +115,16 @@ pub enum Error {
         /// What is wrong with it.
         what: String,
     },
+    /// A request this call cannot make.
+    #[error("request `{field}` = {given}: {rule}")]
+    Request {
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        given: String,
+        /// What is allowed.
+        rule: &'static str,
+    },
     /// A span of ids that cannot be scored.
     #[error("cannot score ids {start}..{end} of {len}: {rule}")]
     Span {
