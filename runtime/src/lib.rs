@@ -20,6 +20,7 @@
 //! | [`text`] | tokenizer, chat template, stops |
 //! | [`model`] | families, layers, key-value cache, weights |
 //! | [`serve`] | OpenAI's and SGLang's HTTP on the same engine |
+//! | [`pretrain`] | supervised training from random weights: the demo's models |
 //! | [`check`] | what a launch asks before it computes |
 //! | [`supervise`] | the parent of a local job |
 //! | [`telemetry`], [`memory`] | logs; the allocator |
@@ -37,6 +38,7 @@ pub mod data;
 pub mod memory;
 pub mod model;
 pub mod pipeline;
+pub mod pretrain;
 pub mod publish;
 pub mod rollout;
 pub mod score;

@@ -5,6 +5,8 @@
 //! cross-entropy of a batch's scored tokens.
 
 mod rows;
+#[cfg(test)]
+mod tests;
 
 use std::path::PathBuf;
 use std::time::Instant;
