@@ -29,8 +29,8 @@ pub struct Request {
 #[derive(Debug, Serialize)]
 struct Report {
     family: String,
-    vocab_size: i64,
-    context_length: i64,
+    vocab_size: usize,
+    context_length: usize,
     eos_token_ids: Vec<i64>,
     rows: usize,
     longest_prompt: usize,
@@ -46,7 +46,7 @@ pub fn run(request: &Request) -> Result<()> {
     let text = TextPipeline::from_folder(&request.model)?;
     let kwargs: Map<String, Value> =
         serde_json::from_str(&request.chat_template_kwargs).context("--chat-template-kwargs is not a JSON object")?;
-    let context_length = config.max_position_embeddings as usize;
+    let context_length = config.max_position_embeddings;
     let limit = request.max_prompt_len.unwrap_or(context_length - 1);
     let (mut rows, mut longest, mut too_long) = (0, 0, 0);
     if let Some(path) = &request.rows {
@@ -69,10 +69,10 @@ pub fn run(request: &Request) -> Result<()> {
         }
     }
     let report = Report {
-        family: config.architecture.clone(),
+        family: config.architecture.name().to_owned(),
         vocab_size: config.vocab_size,
         context_length: config.max_position_embeddings,
-        eos_token_ids: text.eos_token_ids().to_vec(),
+        eos_token_ids: text.tokenizer().eos_token_ids().to_vec(),
         rows,
         longest_prompt: longest,
         too_long,

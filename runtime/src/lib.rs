@@ -16,6 +16,7 @@
 //! | [`advantage`] | pure functions from rewards and log-probabilities to advantages |
 //! | [`update`] | losses, optimizer, the step |
 //! | [`publish`] | new weights to the engine and to checkpoints |
+//! | [`pretrain`] | supervised training from random weights: how the demo's models are made |
 //! | [`batch`] | the boundary types and the shape glossary |
 //! | [`text`] | tokenizer, chat template, stops |
 //! | [`model`] | families, layers, key-value cache, weights |

@@ -10,9 +10,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 use training_gym_core::spec::{KlLossSpec, KlLossType};
-use training_gym_runtime::advantage::{
-    DistillationSums, OpdTerm, group_relative, raw, subtract_reverse_kl, whiten,
-};
+use training_gym_runtime::advantage::{DistillationSums, OpdTerm, group_relative, raw, subtract_reverse_kl, whiten};
 use training_gym_runtime::update::head::{OutputHead, Rows};
 use training_gym_runtime::update::loss::{Objective, PolicyClip, Tokens, kl_penalty, policy_loss};
 
@@ -77,7 +75,10 @@ fn load() -> Option<Golden> {
         return None;
     };
     let tensors = Tensor::read_safetensors(folder.join("slime.safetensors")).expect("slime.safetensors reads");
-    Some(Golden { json: serde_json::from_str(&text).expect("slime.json parses"), tensors: tensors.into_iter().collect() })
+    Some(Golden {
+        json: serde_json::from_str(&text).expect("slime.json parses"),
+        tensors: tensors.into_iter().collect(),
+    })
 }
 
 fn number(value: &Value) -> f64 {
@@ -188,7 +189,11 @@ fn kl(json: &Value, tally: &mut Tally) {
 }
 
 fn clip(case: &Value) -> PolicyClip {
-    PolicyClip { low: number(&case["eps_clip"]), high: number(&case["eps_clip_high"]), dual: case["eps_clip_c"].as_f64() }
+    PolicyClip {
+        low: number(&case["eps_clip"]),
+        high: number(&case["eps_clip_high"]),
+        dual: case["eps_clip_c"].as_f64(),
+    }
 }
 
 fn policy(json: &Value, tally: &mut Tally) {
@@ -222,7 +227,9 @@ impl Batch {
         let logits = golden.tensors[batch["logits"].as_str().expect("a tensor's name")].squeeze_dim(0);
         let counts = |key: &str| -> Vec<usize> { list(&batch[key]).into_iter().map(|n| n as usize).collect() };
         let (mut offset, mut positions, mut targets) = (0, Vec::new(), Vec::new());
-        for (index, (total, response)) in counts("total_lengths").into_iter().zip(counts("response_lengths")).enumerate() {
+        for (index, (total, response)) in
+            counts("total_lengths").into_iter().zip(counts("response_lengths")).enumerate()
+        {
             positions.extend((offset + total - response - 1..offset + total - 1).map(|row| row as i64));
             targets.extend(list(&batch["tokens"][index])[total - response..].iter().map(|&id| id as i64));
             offset += total;
@@ -334,8 +341,7 @@ fn whole_loss_case(golden: &Golden, batch: &Batch, case: &Value, chunk: usize) {
     for (&length, denominator) in batch.response_lengths.iter().zip(list(&case["denominators"])) {
         counts.extend(std::iter::repeat_n(if per_token { 1.0 } else { 1.0 / denominator.max(1.0) }, length));
     }
-    let scale =
-        if per_token { 1.0 } else { number(&settings["num_microbatches"]) / number(&settings["global_batch"]) };
+    let scale = if per_token { 1.0 } else { number(&settings["num_microbatches"]) / number(&settings["global_batch"]) };
 
     // Only rows that carry loss go through the head.
     let kept: Vec<i64> = (0..mask.len() as i64).filter(|&row| mask[row as usize] != 0.0).collect();

@@ -23,10 +23,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("serve", &["rollout", "text", "model", "settings"]),
     ("check", &["text", "model"]),
     ("pretrain", &["batch", "text", "model", "update", "publish", "settings"]),
-    (
-        "pipeline",
-        &["advantage", "batch", "data", "model", "publish", "rollout", "score", "settings", "text", "update"],
-    ),
+    ("pipeline", &["advantage", "batch", "data", "model", "publish", "rollout", "score", "settings", "text", "update"]),
     ("main", &["check", "memory", "pipeline", "pretrain", "serve", "settings", "supervise", "telemetry"]),
 ];
 
@@ -49,8 +46,7 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
 
 /// The rooms that `text` imports by `crate::ROOM` (in the library) or `training_gym_runtime::ROOM`.
 fn imports(text: &str) -> Vec<String> {
-    let code: String =
-        text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
+    let code: String = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
     let mut rooms = Vec::new();
     for prefix in ["crate::", "training_gym_runtime::"] {
         for (at, _) in code.match_indices(prefix) {
@@ -116,6 +112,7 @@ fn no_file_is_longer_than_a_person_reads() {
 
 #[test]
 fn the_scan_sees_every_form_of_import() {
-    let text = "use crate::batch::X;\n// use crate::serve::No;\nuse crate::{model, text::T};\nfn f() { crate::update::g() }";
+    let text =
+        "use crate::batch::X;\n// use crate::serve::No;\nuse crate::{model, text::T};\nfn f() { crate::update::g() }";
     assert_eq!(imports(text), ["batch", "model", "text", "update"]);
 }

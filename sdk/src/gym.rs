@@ -1,1 +1,207 @@
-//! gym
+//! The client: which backend runs jobs, which store holds what they read and write.
+//!
+//! [`Gym::from_env`] is what `launch()` uses unless `.on(&gym)` names another. There is no global
+//! client: two can live in one program.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use training_gym_core::ids::{AppName, RunId};
+use training_gym_core::store::{self, FileStore, Store};
+
+use crate::backend::{Backend, LocalBackend};
+use crate::config::{Model, ModelSource};
+use crate::deploy::{self, Deployment, DeploymentInfo};
+use crate::hub::{self, Hub, local_model};
+use crate::run::{self, RunInfo, TrainRun};
+
+/// The variable that names the state folder.
+const HOME_VARIABLE: &str = "TRAINING_GYM_HOME";
+/// The state folder under the person's home.
+const DEFAULT_HOME: &str = ".local/share/training-gym";
+const HOME_REMEDY: &str = "set it to a folder that may hold jobs and checkpoints";
+
+/// Why there is no client.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Neither the variable nor a home folder says where state goes.
+    #[error("neither `{HOME_VARIABLE}` nor `HOME` is set; {HOME_REMEDY}")]
+    NoHome,
+    /// The state folder is no path of this machine.
+    #[error("`{}` cannot be the state folder", path.display())]
+    Home {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The settings of the hub cannot be used.
+    #[error(transparent)]
+    Hub(#[from] hub::Error),
+    /// The store cannot be opened.
+    #[error(transparent)]
+    Store(#[from] store::Error),
+}
+
+impl Error {
+    /// The part of the message that says what to do, where there is something to do.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::NoHome => Some(HOME_REMEDY),
+            _ => None,
+        }
+    }
+}
+
+/// A client. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Gym {
+    inner: Arc<Inner>,
+}
+
+#[derive(Clone, Debug)]
+struct Inner {
+    backend: Arc<dyn Backend>,
+    store: Arc<dyn Store>,
+    hub: Hub,
+    home: PathBuf,
+    runtime: Option<PathBuf>,
+}
+
+impl Gym {
+    /// The embedded client: processes of this machine, with state under `TRAINING_GYM_HOME`
+    /// (default `~/.local/share/training-gym`) and the hub that the environment names.
+    ///
+    /// # Errors
+    /// When no folder can be state, or the hub's variables cannot be used.
+    pub fn from_env() -> Result<Self, Error> {
+        let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let home = set(HOME_VARIABLE).or_else(|| Some(set("HOME")?.join(DEFAULT_HOME)));
+        Self::local(home.ok_or(Error::NoHome)?)
+    }
+
+    /// The embedded client with its state under `home`.
+    ///
+    /// # Errors
+    /// As [`Gym::from_env`].
+    pub fn local(home: impl Into<PathBuf>) -> Result<Self, Error> {
+        let path = home.into();
+        let home = std::path::absolute(&path).map_err(|source| Error::Home { path, source })?;
+        let store = Arc::new(FileStore::open(home.join("store"))?);
+        let backend = Arc::new(LocalBackend::new(&home));
+        Ok(Self { inner: Arc::new(Inner { backend, store, hub: Hub::from_env()?, home, runtime: None }) })
+    }
+
+    /// The same client with this `gym-runtime` program instead of the one that is found: see
+    /// [`LocalBackend::with_runtime`].
+    #[must_use]
+    pub fn with_runtime(self, program: impl Into<PathBuf>) -> Self {
+        let program = program.into();
+        self.change(|inner| {
+            inner.backend = Arc::new(LocalBackend::new(&inner.home).with_runtime(&program));
+            inner.runtime = Some(program);
+        })
+    }
+
+    /// The same client with another backend.
+    #[must_use]
+    pub fn with_backend(self, backend: Arc<dyn Backend>) -> Self {
+        self.change(|inner| inner.backend = backend)
+    }
+
+    /// The same client with another store.
+    #[must_use]
+    pub fn with_store(self, store: Arc<dyn Store>) -> Self {
+        self.change(|inner| inner.store = store)
+    }
+
+    /// The same client with another hub for models.
+    #[must_use]
+    pub fn with_hub(self, hub: Hub) -> Self {
+        self.change(|inner| inner.hub = hub)
+    }
+
+    fn change(self, change: impl FnOnce(&mut Inner)) -> Self {
+        let mut inner = Arc::unwrap_or_clone(self.inner);
+        change(&mut inner);
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Where jobs run.
+    pub fn backend(&self) -> &Arc<dyn Backend> {
+        &self.inner.backend
+    }
+
+    /// Where artefacts are.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.inner.store
+    }
+
+    /// Where models come from.
+    pub fn hub(&self) -> &Hub {
+        &self.inner.hub
+    }
+
+    /// The state folder.
+    pub fn home(&self) -> &Path {
+        &self.inner.home
+    }
+
+    /// Where copies of remote artefacts are kept.
+    pub(crate) fn cache(&self) -> PathBuf {
+        self.inner.home.join("cache")
+    }
+
+    /// The runtime's program, where one was chosen.
+    pub(crate) fn runtime(&self) -> Option<&Path> {
+        self.inner.runtime.as_deref()
+    }
+
+    /// The folder with a model's files, fetched from the hub where they are not here.
+    pub(crate) async fn model_folder(&self, model: Model) -> Result<PathBuf, hub::Error> {
+        let folder = match model.source() {
+            ModelSource::Hub { repo, revision } => self.hub().snapshot(repo, revision).await?.folder,
+            ModelSource::Folder(path) => local_model(path)?,
+        };
+        // A job has another working folder.
+        Ok(std::path::absolute(&folder).unwrap_or(folder))
+    }
+
+    /// The deployments that were not stopped, by name: those that run, and those whose process ended
+    /// by itself.
+    ///
+    /// # Errors
+    /// When their records cannot be read.
+    pub async fn deployments(&self) -> Result<Vec<DeploymentInfo>, deploy::Error> {
+        let jobs = self.backend().list().await?.into_iter();
+        Ok(jobs.filter(|job| !job.state.was_cancelled()).filter_map(DeploymentInfo::of).collect())
+    }
+
+    /// A deployment by its name, also one that another program launched.
+    ///
+    /// # Errors
+    /// [`deploy::Error::NotFound`].
+    pub async fn deployment(&self, app_name: &str) -> Result<Deployment, deploy::Error> {
+        let app_name: AppName = app_name.parse()?;
+        Deployment::find(self.backend(), &app_name).await
+    }
+
+    /// All runs in the store, by id, with their state.
+    ///
+    /// # Errors
+    /// When the store or the backend fails.
+    pub async fn runs(&self) -> Result<Vec<RunInfo>, run::Error> {
+        run::list(self).await
+    }
+
+    /// A run by its id, also one that another program launched.
+    ///
+    /// # Errors
+    /// [`run::Error::NotFound`].
+    pub async fn run(&self, run_id: &str) -> Result<TrainRun, run::Error> {
+        let run_id: RunId = run_id.parse()?;
+        TrainRun::find(self, &run_id).await
+    }
+}

@@ -155,7 +155,8 @@ mod tests {
         assert_eq!((report.reverse_kl, report.zero_std_groups), (Some(2.0), 0));
 
         let raw = AdvantageSpec { estimator: AdvantageEstimator::Raw, ..GRPO };
-        let (train, report) = estimate(batch(&[(Some(-1.0), &[-1.0, -1.0], None), (None, &[-1.0], None)]), &raw, None, 2);
+        let (train, report) =
+            estimate(batch(&[(Some(-1.0), &[-1.0, -1.0], None), (None, &[-1.0], None)]), &raw, None, 2);
         assert_eq!(train.advantages(), [vec![-1.0, -1.0], vec![0.0]]);
         assert_eq!(report, AdvantageReport { zero_std_groups: 1, ..AdvantageReport::default() });
     }

@@ -173,7 +173,7 @@ impl PromptSource {
             let mut state = mix(self.seed ^ mix(epoch.wrapping_add(0x5851_f42d_4c95_7f2d)));
             for i in (1..order.len()).rev() {
                 state = mix(state);
-                order.swap(i, (u128::from(state) * (i as u128 + 1) >> 64) as usize);
+                order.swap(i, ((u128::from(state) * (i as u128 + 1)) >> 64) as usize);
             }
         }
         order
@@ -195,7 +195,11 @@ mod tests {
 
     fn source(rows: usize, shuffle: bool) -> PromptSource {
         let rows = (0..rows)
-            .map(|i| Row { prompt: Prompt::Text("x".repeat(i + 1)), label: i.to_string(), metadata: Default::default() })
+            .map(|i| Row {
+                prompt: Prompt::Text("x".repeat(i + 1)),
+                label: i.to_string(),
+                metadata: Default::default(),
+            })
             .collect();
         PromptSource::new(rows, Order { max_prompt_len: 7, shuffle, seed: 5 }, |prompt| match prompt {
             Prompt::Text(text) => Ok::<_, String>(vec![1; text.len()]),
@@ -231,7 +235,8 @@ mod tests {
 
     #[test]
     fn nothing_left_names_both_numbers() {
-        let rows = vec![Row { prompt: Prompt::Text("long".into()), label: String::new(), metadata: Default::default() }];
+        let rows =
+            vec![Row { prompt: Prompt::Text("long".into()), label: String::new(), metadata: Default::default() }];
         let order = Order { max_prompt_len: 2, shuffle: false, seed: 0 };
         let error = PromptSource::new(rows, order, |_| Ok::<_, String>(vec![0; 4])).unwrap_err().to_string();
         assert!(error.contains("at most 2 tokens (the shortest has 4)"), "{error}");

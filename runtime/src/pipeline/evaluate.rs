@@ -13,11 +13,11 @@ use crate::rollout::collect::{self, Draw};
 
 /// Held-out rows, ready.
 #[derive(Debug)]
-pub struct Evaluation {
+pub(super) struct Evaluation {
     /// When and how.
-    pub spec: EvalSpec,
+    pub(super) spec: EvalSpec,
     /// The rows.
-    pub data: PromptSource,
+    pub(super) data: PromptSource,
 }
 
 /// Evaluation draws with noise of its own, so that asking for one changes no training step.
@@ -28,7 +28,7 @@ impl Trainer {
     ///
     /// # Errors
     /// When the engine refuses a prompt or no worker can be had.
-    pub fn evaluate_if_due(&mut self, step: u64) -> Result<Option<f64>, Stop> {
+    pub(super) fn evaluate_if_due(&mut self, step: u64) -> Result<Option<f64>, Stop> {
         let (Some(evaluation), Some(grader)) = (&self.evaluation, &self.grader) else { return Ok(None) };
         if !step.is_multiple_of(evaluation.spec.eval_interval) {
             return Ok(None);

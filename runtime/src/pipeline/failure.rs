@@ -4,23 +4,23 @@ use training_gym_core::record::{Cause, Failure};
 
 /// A [`Failure`] on its way up.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Stop(pub Failure);
+pub(super) struct Stop(pub(super) Failure);
 
 impl Stop {
     /// A failure of `cause`; the sentence is the error with all its sources.
-    pub fn new(cause: Cause, error: &dyn std::error::Error) -> Self {
+    pub(super) fn new(cause: Cause, error: &dyn std::error::Error) -> Self {
         Self::say(cause, chain(error))
     }
 
     /// A failure of `cause` in our own words.
-    pub fn say(cause: Cause, sentence: impl Into<String>) -> Self {
+    pub(super) fn say(cause: Cause, sentence: impl Into<String>) -> Self {
         let (next_step, retryable) = advice(cause);
         Self(Failure { cause, sentence: sentence.into(), next_step: next_step.to_owned(), retryable })
     }
 
     /// The same with a next step that fits better than the cause's own.
     #[must_use]
-    pub fn then(mut self, next_step: impl Into<String>) -> Self {
+    pub(super) fn then(mut self, next_step: impl Into<String>) -> Self {
         self.0.next_step = next_step.into();
         self
     }
@@ -34,9 +34,10 @@ fn advice(cause: Cause) -> (&'static str, bool) {
             "check that the teacher answers (`deployment.logs()`, its URL and token), then launch again with the same run id",
             true,
         ),
-        Cause::Reward => {
-            ("run the reward function on the sample in a unit test (`NAME.call(&mut sample)`), then launch again", false)
-        }
+        Cause::Reward => (
+            "run the reward function on the sample in a unit test (`NAME.call(&mut sample)`), then launch again",
+            false,
+        ),
         Cause::Numerics => ("lower recipe.lr or look at the last lines of metrics.jsonl, then launch a new run", false),
         Cause::Store => ("check the store's space and permissions, then launch again with the same run id", true),
         Cause::Superseded => ("follow the newer attempt: TrainRun::attach(run_id)", false),
@@ -49,7 +50,7 @@ fn advice(cause: Cause) -> (&'static str, bool) {
 }
 
 /// An error and its sources, joined by colons.
-pub fn chain(error: &dyn std::error::Error) -> String {
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {

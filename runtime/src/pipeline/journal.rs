@@ -20,7 +20,7 @@ enum Entry {
 
 /// The run's diary.
 #[derive(Debug)]
-pub struct Journal {
+pub(super) struct Journal {
     run: RunId,
     attempt: u64,
     num_rollout: u64,
@@ -33,7 +33,7 @@ pub struct Journal {
 
 impl Journal {
     /// A diary of `run` that writes its metrics from byte `metrics_offset` on.
-    pub fn open(store: Arc<dyn Store>, run: RunId, attempt: u64, num_rollout: u64, runtime: Handle) -> Self {
+    pub(super) fn open(store: Arc<dyn Store>, run: RunId, attempt: u64, num_rollout: u64, runtime: Handle) -> Self {
         let (entries, received) = mpsc::unbounded_channel();
         let writer = runtime.spawn(write(store, received));
         Self {
@@ -49,18 +49,18 @@ impl Journal {
     }
 
     /// Metrics go on from here; what a lost attempt wrote behind it is cut.
-    pub fn resume_metrics_at(&mut self, offset: u64) {
+    pub(super) fn resume_metrics_at(&mut self, offset: u64) {
         self.metrics_offset = offset;
         self.send(Entry::WriteAt(keys::metrics(&self.run), offset, Bytes::new()));
     }
 
     /// Where the next line of metrics begins.
-    pub fn metrics_offset(&self) -> u64 {
+    pub(super) fn metrics_offset(&self) -> u64 {
         self.metrics_offset
     }
 
     /// Remembers something a person should know; it is in every status from now on.
-    pub fn note(&mut self, note: impl Into<String>) {
+    pub(super) fn note(&mut self, note: impl Into<String>) {
         let note = note.into();
         tracing::warn!("{note}");
         if !self.notes.contains(&note) {
@@ -69,7 +69,7 @@ impl Journal {
     }
 
     /// Writes a step's samples.
-    pub fn rollouts(&self, step: u64, records: &[RolloutRecord]) {
+    pub(super) fn rollouts(&self, step: u64, records: &[RolloutRecord]) {
         let mut lines = Vec::new();
         for record in records {
             json_line(&mut lines, record);
@@ -78,7 +78,7 @@ impl Journal {
     }
 
     /// Writes a step's line of metrics.
-    pub fn metrics(&mut self, metrics: &StepMetrics) {
+    pub(super) fn metrics(&mut self, metrics: &StepMetrics) {
         let mut line = Vec::new();
         json_line(&mut line, metrics);
         let offset = self.metrics_offset;
@@ -87,7 +87,7 @@ impl Journal {
     }
 
     /// Writes where the run is.
-    pub fn status(&self, state: RunState, step: u64, failure: Option<Failure>) {
+    pub(super) fn status(&self, state: RunState, step: u64, failure: Option<Failure>) {
         let status = RunStatus {
             state,
             step,
@@ -106,7 +106,7 @@ impl Journal {
     ///
     /// # Errors
     /// The first error since the last flush.
-    pub fn flush(&self) -> Result<(), store::Error> {
+    pub(super) fn flush(&self) -> Result<(), store::Error> {
         let (done, wait) = oneshot::channel();
         self.send(Entry::Flush(done));
         self.runtime.block_on(wait).unwrap_or(Ok(()))
@@ -153,6 +153,6 @@ fn json_line(out: &mut Vec<u8>, value: &impl serde::Serialize) {
 }
 
 /// Unix seconds.
-pub fn now() -> f64 {
+pub(super) fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }

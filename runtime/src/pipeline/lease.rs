@@ -10,7 +10,7 @@ use super::failure::Stop;
 
 /// This attempt's claim.
 #[derive(Clone, Debug)]
-pub struct Lease {
+pub(super) struct Lease {
     run: RunId,
     attempt: u64,
 }
@@ -20,7 +20,7 @@ impl Lease {
     ///
     /// # Errors
     /// When the store fails, or others keep taking numbers.
-    pub async fn take(store: &dyn Store, run: &RunId) -> Result<Self, Stop> {
+    pub(super) async fn take(store: &dyn Store, run: &RunId) -> Result<Self, Stop> {
         let mut attempt = newest(store, run).await? + 1;
         for _ in 0..16 {
             match store.create(&keys::attempt(run, attempt), Bytes::from(started())).await {
@@ -33,7 +33,7 @@ impl Lease {
     }
 
     /// Which attempt this is, from 1.
-    pub fn attempt(&self) -> u64 {
+    pub(super) fn attempt(&self) -> u64 {
         self.attempt
     }
 
@@ -41,7 +41,7 @@ impl Lease {
     ///
     /// # Errors
     /// [`Cause::Superseded`], or a store that fails.
-    pub async fn check(&self, store: &dyn Store) -> Result<(), Stop> {
+    pub(super) async fn check(&self, store: &dyn Store) -> Result<(), Stop> {
         let newest = newest(store, &self.run).await?;
         if newest > self.attempt {
             let sentence = format!("attempt {newest} of run {} has begun; this is attempt {}", self.run, self.attempt);

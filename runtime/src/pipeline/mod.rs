@@ -14,9 +14,11 @@ mod prepare;
 mod replay;
 mod step;
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use training_gym_core::checkpoint::{self, Kind};
 use training_gym_core::ids::{RunId, WeightVersion};
 use training_gym_core::record::{Cause, RunState, keys};
 use training_gym_core::spec::{RunSpec, VersionedRunSpec};
@@ -54,7 +56,9 @@ pub fn run(url: &str, id: &RunId) -> u8 {
     let handle = runtime.handle().clone();
     let journal = Journal::open(Arc::clone(&store), id.clone(), lease.attempt(), spec.num_rollout, handle.clone());
     let mut attempt = Attempt { store, runtime: handle, journal, lease, stop, step: 0 };
-    match attempt.train(spec) {
+    // A panic is a fault of ours; the run's status must say so all the same.
+    let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| attempt.train(spec)));
+    match outcome.unwrap_or_else(|panic| Err(panicked(&*panic))) {
         Ok(RunState::Succeeded) => {
             attempt.end(RunState::Succeeded, None);
             tracing::info!("run {id} succeeded");
@@ -75,6 +79,19 @@ pub fn run(url: &str, id: &RunId) -> u8 {
     }
 }
 
+fn panicked(panic: &(dyn std::any::Any + Send)) -> Stop {
+    let words = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("no message");
+    let first = words.lines().next().unwrap_or_default();
+    // libtorch's own words for it; there is no code to look at.
+    let memory = ["out of memory", "can't allocate memory", "DefaultCPUAllocator"];
+    let cause = if memory.iter().any(|text| words.contains(text)) { Cause::OutOfMemory } else { Cause::Internal };
+    Stop::say(cause, format!("the trainer panicked: {first}"))
+}
+
 fn complain(Stop(failure): &Stop) -> u8 {
     tracing::error!("{}", failure.sentence);
     tracing::error!("next step: {}", failure.next_step);
@@ -90,7 +107,10 @@ async fn read_spec(store: &dyn Store, id: &RunId) -> Result<RunSpec, Stop> {
     let VersionedRunSpec::V1(spec) = serde_json::from_slice(&object.bytes)
         .map_err(|error| Stop::say(Cause::InvalidInput, format!("`{key}` is not a run's spec: {error}")))?;
     if spec.run_id != *id || spec.num_rollout == 0 {
-        return Err(Stop::say(Cause::InvalidInput, format!("`{key}` is not a spec of run {id} with at least one step")));
+        return Err(Stop::say(
+            Cause::InvalidInput,
+            format!("`{key}` is not a spec of run {id} with at least one step"),
+        ));
     }
     Ok(spec)
 }
@@ -120,7 +140,7 @@ impl Attempt {
     fn train(&mut self, spec: RunSpec) -> Result<RunState, Stop> {
         self.journal.status(RunState::Starting, 0, None);
         let prepared = prepare::prepare(spec, &self.store, &self.runtime, (&mut self.journal, &self.stop))?;
-        let Prepared { mut trainer, mut publisher, done, start_weights } = prepared;
+        let Prepared { mut trainer, mut publisher, done, start_weights, scratch: _scratch } = prepared;
         let (total, save_interval) = (trainer.spec.num_rollout, trainer.spec.save.save_interval);
         self.step = done;
         let mut published = done;
@@ -194,7 +214,7 @@ impl Attempt {
         }
         let manifest = self
             .runtime
-            .block_on(training_gym_core::checkpoint::latest(&*self.store, &trainer.spec.run_id))
+            .block_on(checkpoint::latest(&*self.store, Kind::Checkpoint, &trainer.spec.run_id))
             .map_err(|error| Stop::new(Cause::Store, &error))?;
         match manifest {
             Some(manifest) if manifest.step == total => Ok(()),

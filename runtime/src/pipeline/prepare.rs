@@ -7,11 +7,13 @@ use std::sync::atomic::AtomicBool;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::runtime::Handle;
-use training_gym_core::checkpoint;
+use training_gym_core::checkpoint::{self, Kind};
 use training_gym_core::ids::{ContentHash, WeightVersion};
 use training_gym_core::record::Cause;
 use training_gym_core::spec::{ProgramRef, RunSpec};
 use training_gym_core::store::Store;
+use training_gym_core::wire::ModelInfo;
+use training_gym_core::wire::teacher::PROBE_TOKENS;
 
 use super::evaluate::Evaluation;
 use super::failure::Stop;
@@ -23,7 +25,7 @@ use crate::model::{LoadOptions, Model};
 use crate::publish::Publisher;
 use crate::rollout::Engine;
 use crate::score::reward::Grader;
-use crate::score::teacher::{Student, Teacher};
+use crate::score::teacher::Teacher;
 use crate::score::worker::Worker;
 use crate::settings;
 use crate::text::TextPipeline;
@@ -31,34 +33,34 @@ use crate::update::Updater;
 
 /// A run, ready to step.
 #[derive(Debug)]
-pub struct Prepared {
+pub(super) struct Prepared {
     /// Steps.
-    pub trainer: Trainer,
+    pub(super) trainer: Trainer,
     /// Publishes.
-    pub publisher: Publisher,
+    pub(super) publisher: Publisher,
     /// Steps done before this attempt.
-    pub done: u64,
+    pub(super) done: u64,
     /// [`fingerprint`] of the weights as this attempt begins.
-    pub start_weights: String,
+    pub(super) start_weights: String,
     /// Holds the reward program while the run lasts.
-    pub scratch: tempfile::TempDir,
+    pub(super) scratch: tempfile::TempDir,
 }
 
 /// Where a resumed run goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Cursor {
+pub(super) struct Cursor {
     /// Steps done.
-    pub step: u64,
+    pub(super) step: u64,
     /// Bytes of metrics that belong to them.
-    pub metrics_offset: u64,
+    pub(super) metrics_offset: u64,
 }
 
 /// Prepares everything a step needs; what can fail early fails here, before any step.
 ///
 /// # Errors
 /// A [`Stop`] naming what does not fit.
-pub fn prepare(
+pub(super) fn prepare(
     spec: RunSpec,
     store: &Arc<dyn Store>,
     runtime: &Handle,
@@ -85,17 +87,14 @@ pub fn prepare(
         }
     };
 
-    let resume = runtime
-        .block_on(checkpoint::latest_resume(&**store, &spec.run_id))
-        .map_err(|error| Stop::new(Cause::Store, &error))?;
-    let model_folder = match &resume {
-        None => spec.model.folder.clone(),
-        Some(resume) => fetch_checkpoint(&spec, &**store, runtime, (scratch.path(), resume.step))?,
-    };
-    let model = Model::load(&model_folder, LoadOptions { device, dtype }).map_err(|error| invalid(&error))?;
+    // The starting weights: a KL penalty refers to them. A resumed run's own come with its state.
+    let model = Model::load(&spec.model.folder, LoadOptions { device, dtype }).map_err(|error| invalid(&error))?;
     let mut updater = Updater::new(model.share(), spec.update.clone(), spec.rollout.sampling.temperature)
         .map_err(|error| invalid(&error))?;
     let mut cursor = Cursor { step: 0, metrics_offset: 0 };
+    let resume = runtime
+        .block_on(checkpoint::latest(&**store, Kind::ResumeState, &spec.run_id))
+        .map_err(|error| Stop::new(Cause::Store, &error))?;
     if let Some(resume) = &resume {
         let folder = scratch.path().join("resume");
         runtime
@@ -111,7 +110,7 @@ pub fn prepare(
     engine.weights_changed(WeightVersion(cursor.step));
 
     let grader = grader(&spec, &**store, runtime, scratch.path())?;
-    let teacher = teacher(&spec, runtime, &text, journal)?;
+    let teacher = teacher(&spec, runtime, (&text, &data), journal)?;
     let publisher = Publisher::new(Arc::clone(store), &spec, runtime.clone());
     let start_weights = fingerprint(&updater);
     let trainer = Trainer {
@@ -148,21 +147,6 @@ fn prompts(
     .map_err(stop)
 }
 
-/// The weights of the checkpoint the resume state belongs to: in place where the store is a
-/// folder, else copied.
-fn fetch_checkpoint(
-    spec: &RunSpec,
-    store: &dyn Store,
-    runtime: &Handle,
-    (scratch, step): (&Path, u64),
-) -> Result<PathBuf, Stop> {
-    let fail = |error: checkpoint::Error| Stop::new(Cause::Store, &error);
-    let manifest = runtime.block_on(checkpoint::read(store, &spec.run_id, step)).map_err(fail)?;
-    let folder = scratch.join("checkpoint");
-    runtime.block_on(checkpoint::fetch(store, &manifest, &folder)).map_err(fail)?;
-    Ok(folder)
-}
-
 fn load_cursor(folder: &Path, step: u64) -> Result<Cursor, Stop> {
     let bad = |why: String| Stop::say(Cause::Store, format!("the resume state of step {step} is damaged: {why}"));
     let text = std::fs::read(folder.join(Cursor::FILE)).map_err(|error| bad(error.to_string()))?;
@@ -175,10 +159,10 @@ fn load_cursor(folder: &Path, step: u64) -> Result<Cursor, Stop> {
 
 impl Cursor {
     /// Its file in the resume state.
-    pub const FILE: &'static str = "cursor.json";
+    pub(super) const FILE: &'static str = "cursor.json";
 
     /// As JSON.
-    pub fn to_json(self) -> Vec<u8> {
+    pub(super) fn to_json(self) -> Vec<u8> {
         serde_json::to_vec(&self).expect("two numbers")
     }
 }
@@ -209,7 +193,7 @@ fn fetch_program(program: &ProgramRef, store: &dyn Store, runtime: &Handle, scra
 fn teacher(
     spec: &RunSpec,
     runtime: &Handle,
-    text: &TextPipeline,
+    (text, data): (&TextPipeline, &PromptSource),
     journal: &mut Journal,
 ) -> Result<Option<Arc<Teacher>>, Stop> {
     let Some(teacher) = &spec.teacher else { return Ok(None) };
@@ -221,19 +205,28 @@ fn teacher(
         .map_err(|error| Stop::new(Cause::InvalidInput, &error))?;
     let stop = |error: crate::score::Error| Stop::new(error.cause(), &error);
     let teacher = Teacher::new(teacher.clone(), token).map_err(stop)?;
-    let student = Student {
-        vocab_sha256: text.vocab_sha256(),
-        vocab_size: text.vocab_size() as i64,
-        eos_token_ids: text.eos_token_ids().to_vec(),
+    let student = ModelInfo {
+        model_path: spec.model.name.clone(),
+        is_generation: true,
+        eos_token_ids: Some(text.tokenizer().eos_token_ids().to_vec()),
+        vocab_sha256: Some(text.tokenizer().vocab_sha256()),
+        context_length: None,
+        weight_version: None,
     };
-    for note in runtime.block_on(teacher.probe(&student)).map_err(stop)? {
+    for note in runtime.block_on(teacher.probe(&student, &probe_tokens(data))).map_err(stop)? {
         journal.note(note);
     }
     Ok(Some(Arc::new(teacher)))
 }
 
+/// Eight ids of ordinary text: the first prompt's, repeated where it is shorter.
+fn probe_tokens(data: &PromptSource) -> [i64; PROBE_TOKENS] {
+    let ids = &data.prompts()[0].prompt_ids;
+    std::array::from_fn(|position| ids[position % ids.len()])
+}
+
 /// A hash over all master weights, to tell whether any moved.
-pub fn fingerprint(updater: &Updater) -> String {
+pub(super) fn fingerprint(updater: &Updater) -> String {
     let mut hasher = Sha256::new();
     updater.for_each_master_weight(|_, bytes| hasher.update(bytes));
     ContentHash::finish(hasher).to_string()

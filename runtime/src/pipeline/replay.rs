@@ -15,13 +15,13 @@ use crate::score::reward::Graded;
 
 /// Records by step.
 #[derive(Debug, Default)]
-pub struct Replay {
+pub(super) struct Replay {
     steps: HashMap<u64, Recorded>,
 }
 
 /// The records of one step, by sample.
 #[derive(Debug, Default)]
-pub struct Recorded {
+pub(super) struct Recorded {
     samples: HashMap<u64, RolloutRecord>,
 }
 
@@ -30,7 +30,7 @@ impl Replay {
     ///
     /// # Errors
     /// When the store fails. A file that is no record is ignored: its step is scored anew.
-    pub async fn load(store: &dyn Store, run: &RunId, done: u64) -> Result<Self, Stop> {
+    pub(super) async fn load(store: &dyn Store, run: &RunId, done: u64) -> Result<Self, Stop> {
         let mut steps = HashMap::new();
         for step in done + 1.. {
             let bytes = match store.get(&keys::rollouts(run, step)).await {
@@ -51,7 +51,7 @@ impl Replay {
     }
 
     /// Takes the records of `step`.
-    pub fn step(&mut self, step: u64) -> Recorded {
+    pub(super) fn step(&mut self, step: u64) -> Recorded {
         self.steps.remove(&step).unwrap_or_default()
     }
 }
@@ -66,12 +66,12 @@ impl Recorded {
     }
 
     /// Whether this response was scored before.
-    pub fn has(&self, rollout: &Rollout) -> bool {
+    pub(super) fn has(&self, rollout: &Rollout) -> bool {
         self.of(rollout).is_some()
     }
 
     /// Its recorded grade.
-    pub fn graded(&self, rollout: &Rollout) -> Option<Graded> {
+    pub(super) fn graded(&self, rollout: &Rollout) -> Option<Graded> {
         let record = self.of(rollout)?;
         if record.grade == Grade::NotAsked {
             return None;
@@ -80,7 +80,7 @@ impl Recorded {
     }
 
     /// Its recorded teacher log-probabilities.
-    pub fn teacher_logprobs(&self, rollout: &Rollout) -> Option<Vec<f32>> {
+    pub(super) fn teacher_logprobs(&self, rollout: &Rollout) -> Option<Vec<f32>> {
         self.of(rollout)?.teacher_logprobs.clone()
     }
 }

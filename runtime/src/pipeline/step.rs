@@ -15,8 +15,8 @@ use super::replay::Replay;
 use crate::advantage::{self, AdvantageReport, OpdTerm};
 use crate::batch::{Rollout, RolloutBatch, Score, ScoredBatch, TrainBatch, UpdateReport};
 use crate::data::PromptSource;
-use crate::rollout::collect::{self, Draw};
 use crate::rollout::Engine;
+use crate::rollout::collect::{self, Draw};
 use crate::score::reward::{Graded, Grader};
 use crate::score::teacher::Teacher;
 use crate::text::TextPipeline;
@@ -24,45 +24,47 @@ use crate::update::Updater;
 
 /// Everything a step needs, made once.
 #[derive(Debug)]
-pub struct Trainer {
+pub(super) struct Trainer {
     /// The resolved spec.
-    pub spec: RunSpec,
+    pub(super) spec: RunSpec,
     /// Where the asynchronous parts run.
-    pub runtime: tokio::runtime::Handle,
+    pub(super) runtime: tokio::runtime::Handle,
     /// Tokenizer and template.
-    pub text: Arc<TextPipeline>,
+    pub(super) text: Arc<TextPipeline>,
     /// The prompts.
-    pub data: PromptSource,
+    pub(super) data: PromptSource,
     /// Draws responses with the same weights the updater moves.
-    pub engine: Engine,
+    pub(super) engine: Engine,
     /// Moves the weights.
-    pub updater: Updater,
+    pub(super) updater: Updater,
     /// The reward worker, if the run has a reward function.
-    pub grader: Option<Arc<Grader>>,
+    pub(super) grader: Option<Arc<Grader>>,
     /// The teacher, if the run has one.
-    pub teacher: Option<Arc<Teacher>>,
+    pub(super) teacher: Option<Arc<Teacher>>,
     /// Held-out rows, if asked for.
-    pub evaluation: Option<super::evaluate::Evaluation>,
+    pub(super) evaluation: Option<super::evaluate::Evaluation>,
     /// Scores that a lost attempt recorded.
-    pub replay: Replay,
+    pub(super) replay: Replay,
     /// Set when someone asked the run to stop.
-    pub stop: Arc<AtomicBool>,
+    pub(super) stop: Arc<AtomicBool>,
 }
 
 /// What a step leaves behind.
 #[derive(Debug)]
-pub struct StepOutcome {
+pub(super) struct StepOutcome {
     /// Its line of metrics.
-    pub metrics: StepMetrics,
+    pub(super) metrics: StepMetrics,
     /// Its samples.
-    pub records: Vec<RolloutRecord>,
+    pub(super) records: Vec<RolloutRecord>,
 }
+
+type Task<T> = JoinHandle<Result<T, crate::score::Error>>;
 
 /// Scores on their way, while other responses still decode.
 #[derive(Default)]
 struct Pending {
-    graded: Vec<(u64, JoinHandle<Result<Graded, crate::score::Error>>)>,
-    taught: Vec<(Vec<u64>, JoinHandle<Result<Vec<Vec<f32>>, crate::score::Error>>)>,
+    graded: Vec<(u64, Task<Graded>)>,
+    taught: Vec<(Vec<u64>, Task<Vec<Vec<f32>>>)>,
     waiting: Vec<Rollout>,
 }
 
@@ -71,7 +73,7 @@ impl Trainer {
     ///
     /// # Errors
     /// A [`Stop`] naming the stage that failed.
-    pub fn step(&mut self, step: u64) -> Result<Option<StepOutcome>, Stop> {
+    pub(super) fn step(&mut self, step: u64) -> Result<Option<StepOutcome>, Stop> {
         let began = Instant::now();
         let recorded = self.replay.step(step);
         let mut pending = Pending::default();

@@ -7,9 +7,9 @@ use training_gym_core::sample::FinishReason;
 use training_gym_core::spec::RolloutSpec;
 
 use crate::batch::{PreparedPrompt, PromptBatch, Rollout, RolloutBatch};
-use crate::text::TextPipeline;
+use crate::text::{StopWatcher, TextPipeline};
 
-use super::{Engine, Event, Refusal, Request, RequestId};
+use super::{Engine, Event, Refusal, Request, RequestId, TokenWatcher};
 
 /// What a response is drawn with, beside its prompt.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ pub fn collect(
     keep_going: impl Fn() -> bool,
 ) -> Result<RolloutBatch, Error> {
     let group = draw.spec.n_samples_per_prompt as u64;
-    let mut stop_ids = draw.text.eos_token_ids().to_vec();
+    let mut stop_ids = draw.text.tokenizer().eos_token_ids().to_vec();
     stop_ids.extend_from_slice(&draw.spec.stop_token_ids);
     let mut open: Vec<Option<Open>> = Vec::new();
     for (group_index, prompt) in batch.prompts.iter().enumerate() {
@@ -72,11 +72,9 @@ pub fn collect(
                 seed: sample_seed(draw.seed, batch.step, index),
                 stop_ids: stop_ids.clone(),
                 top_logprobs: 0,
-                watcher: draw.text.stop_watcher(&draw.spec.stop),
+                watcher: watcher(draw),
             };
-            engine
-                .submit(RequestId(index), request)
-                .map_err(|source| Error::Refused { row: prompt.row, source })?;
+            engine.submit(RequestId(index), request).map_err(|source| Error::Refused { row: prompt.row, source })?;
             open.push(Some(Open {
                 group_index: group_index as u64,
                 prompt: Arc::clone(prompt),
@@ -106,6 +104,7 @@ pub fn collect(
                     finished(&rollout);
                     rollouts.push(rollout);
                 }
+                Event::Failed { cause, .. } => panic!("the engine died: {cause}"),
             }
         }
     }
@@ -117,7 +116,7 @@ fn close(index: u64, open: Open, finish_reason: FinishReason, (engine, draw): (&
         index,
         group_index: open.group_index,
         prompt: open.prompt,
-        response: draw.text.response_text(&open.ids, &draw.spec.stop),
+        response: response_text(draw, &open.ids),
         response_ids: open.ids,
         rollout_logprobs: open.logprobs,
         finish_reason,
@@ -125,8 +124,35 @@ fn close(index: u64, open: Open, finish_reason: FinishReason, (engine, draw): (&
     }
 }
 
+/// Stops a response at a stop text.
+struct Watch(StopWatcher);
+
+impl TokenWatcher for Watch {
+    fn push(&mut self, token: i64) -> bool {
+        self.0.push(token)
+    }
+}
+
+fn watcher(draw: &Draw<'_>) -> Option<Box<dyn TokenWatcher>> {
+    if draw.spec.stop.is_empty() {
+        return None;
+    }
+    Some(Box::new(Watch(draw.text.tokenizer().stop_watcher(&draw.spec.stop, true))))
+}
+
+/// The response as text, up to the first stop text.
+fn response_text(draw: &Draw<'_>, ids: &[i64]) -> String {
+    if draw.spec.stop.is_empty() {
+        return draw.text.tokenizer().decode(ids, true);
+    }
+    let mut watcher = draw.text.tokenizer().stop_watcher(&draw.spec.stop, true);
+    let mut text: String = ids.iter().map(|&id| watcher.push_text(id)).collect();
+    text.push_str(&watcher.finish());
+    text
+}
+
 /// The seed of one sample's noise: a function of the run's seed, the step and the index alone.
 fn sample_seed(seed: u64, step: u64, index: u64) -> u64 {
-    use super::sampling::mix;
-    mix(mix(mix(seed) ^ step) ^ index)
+    use super::noise::mixed;
+    mixed(mixed(mixed(seed) ^ step) ^ index)
 }

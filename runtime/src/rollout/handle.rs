@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use training_gym_core::ids::WeightVersion;
 
 use super::engine::Engine;
@@ -21,23 +21,8 @@ enum Command {
     Replace { model: Box<Model>, version: WeightVersion, reply: oneshot::Sender<Result<(), model::Error>> },
 }
 
-#[derive(Debug, Default)]
-struct Shared {
-    stats: Mutex<EngineStats>,
-    /// What the thread died of.
-    failure: Mutex<Option<Arc<str>>>,
-}
-
-impl Shared {
-    fn cause(&self) -> String {
-        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        failure.as_deref().unwrap_or("its thread has ended").to_owned()
-    }
-
-    fn publish(&self, stats: EngineStats) {
-        *self.stats.lock().unwrap_or_else(PoisonError::into_inner) = stats;
-    }
-}
+/// What the thread died of; closed without a value if it ended well.
+type Failure = Option<Arc<str>>;
 
 /// Talks to an engine that runs on a thread of its own. The thread sleeps while there is nothing
 /// to do and ends with the last handle, once what runs is complete. If it dies, every caller gets
@@ -45,7 +30,8 @@ impl Shared {
 #[derive(Clone, Debug)]
 pub struct EngineHandle {
     commands: Sender<Command>,
-    shared: Arc<Shared>,
+    stats: Arc<Mutex<EngineStats>>,
+    failure: watch::Receiver<Failure>,
     options: LoadOptions,
     context_length: usize,
 }
@@ -57,18 +43,18 @@ impl EngineHandle {
     /// When the operating system has no thread left.
     pub fn spawn(engine: Engine) -> Self {
         let (commands, receiver) = channel();
-        let shared = Arc::new(Shared::default());
-        shared.publish(engine.stats());
+        let stats = Arc::new(Mutex::new(engine.stats()));
+        let (died, failure) = watch::channel(None);
         let (options, context_length) = (engine.model().options(), engine.context_length());
         let threads = tch::get_num_threads();
-        let of_thread = Arc::clone(&shared);
+        let shown = Arc::clone(&stats);
         let body = move || {
             tch::set_num_threads(threads);
             let _guard = tch::no_grad_guard();
-            attended(engine, receiver, &of_thread);
+            attended(engine, receiver, &shown, &died);
         };
         std::thread::Builder::new().name("engine".to_owned()).spawn(body).expect("a thread for the engine");
-        Self { commands, shared, options, context_length }
+        Self { commands, stats, failure, options, context_length }
     }
 
     /// Submits a request. The channel gives its events, [`Event::Finished`] or [`Event::Failed`]
@@ -106,7 +92,7 @@ impl EngineHandle {
 
     /// As of the last step.
     pub fn stats(&self) -> EngineStats {
-        self.shared.stats.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.stats.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Tokens a sequence may have, prompt and response together.
@@ -116,13 +102,23 @@ impl EngineHandle {
 
     /// What the thread died of, if it did.
     pub fn failure(&self) -> Option<String> {
-        self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).as_deref().map(str::to_owned)
+        self.failure.borrow().as_deref().map(str::to_owned)
     }
 
     async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, String> {
         let (reply, answer) = oneshot::channel();
-        self.commands.send(command(reply)).map_err(|_| self.shared.cause())?;
-        answer.await.map_err(|_| self.shared.cause())
+        if self.commands.send(command(reply)).is_ok()
+            && let Ok(answer) = answer.await
+        {
+            return Ok(answer);
+        }
+        // The answer is lost while the thread unwinds, a moment before it says why.
+        let mut failure = self.failure.clone();
+        let cause = failure.wait_for(Option::is_some).await;
+        Err(cause
+            .ok()
+            .and_then(|cause| cause.as_deref().map(str::to_owned))
+            .unwrap_or("its thread has ended".to_owned()))
     }
 }
 
@@ -134,21 +130,25 @@ fn stopped(cause: String) -> Refusal {
 type Listeners = HashMap<RequestId, mpsc::UnboundedSender<Event>>;
 
 /// Runs the thread; a panic becomes an error of everyone who waits.
-fn attended(mut engine: Engine, commands: Receiver<Command>, shared: &Shared) {
+fn attended(
+    mut engine: Engine,
+    commands: Receiver<Command>,
+    stats: &Mutex<EngineStats>,
+    died: &watch::Sender<Failure>,
+) {
     let mut listeners = Listeners::new();
-    let run = AssertUnwindSafe(|| attend(&mut engine, &commands, &mut listeners, shared));
+    let run = AssertUnwindSafe(|| attend(&mut engine, &commands, &mut listeners, stats));
     let Err(panic) = catch_unwind(run) else { return };
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     let cause: Arc<str> = text.unwrap_or("a panic without a message").into();
-    *shared.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&cause));
+    died.send_replace(Some(Arc::clone(&cause)));
     for (id, listener) in listeners {
         let _ = listener.send(Event::Failed { id, cause: Arc::clone(&cause) });
     }
-    // Dropped last, so that whoever finds the channel closed finds the cause too.
-    drop(commands);
 }
 
-fn attend(engine: &mut Engine, commands: &Receiver<Command>, listeners: &mut Listeners, shared: &Shared) {
+fn attend(engine: &mut Engine, commands: &Receiver<Command>, listeners: &mut Listeners, stats: &Mutex<EngineStats>) {
+    let publish = |engine: &Engine| *stats.lock().unwrap_or_else(PoisonError::into_inner) = engine.stats();
     let mut next_id = 0;
     let mut take = |engine: &mut Engine, listeners: &mut Listeners, command| match command {
         Command::Generate { request, reply } => {
@@ -167,7 +167,7 @@ fn attend(engine: &mut Engine, commands: &Receiver<Command>, listeners: &mut Lis
     };
     loop {
         if engine.is_idle() {
-            shared.publish(engine.stats());
+            publish(engine);
             let Ok(command) = commands.recv() else { return };
             take(engine, listeners, command);
         }
@@ -181,7 +181,7 @@ fn attend(engine: &mut Engine, commands: &Receiver<Command>, listeners: &mut Lis
             engine.abort(id);
         }
         let events = engine.step();
-        shared.publish(engine.stats());
+        publish(engine);
         for event in events {
             let (id, last) = match &event {
                 Event::Token { id, .. } => (*id, false),

@@ -5,6 +5,7 @@
 //!
 //! | room | what it does |
 //! |---|---|
+//! | [`collect`] | one step's responses, each handed on as it ends |
 //! | `request` | what is asked and answered |
 //! | `engine` | slots, packed prefill, continuous batching |
 //! | `sampling` | temperature and cuts; inverting the cumulative distribution |
@@ -12,6 +13,7 @@
 //! | `scoring` | log-probabilities of given sequences |
 //! | `handle` | the engine's thread |
 
+pub mod collect;
 mod engine;
 mod handle;
 mod noise;

@@ -11,7 +11,7 @@ pub(super) fn uniform(seed: u64, position: u64) -> f32 {
 }
 
 /// The finaliser of SplitMix64 (Steele, Lea and Flood, 2014).
-fn mixed(mut z: u64) -> u64 {
+pub(super) fn mixed(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)

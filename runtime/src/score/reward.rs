@@ -52,9 +52,10 @@ impl Grader {
     /// [`Error::Worker`], [`Error::UnknownFunction`].
     pub async fn start(worker: Worker, spec: RewardSpec) -> Result<Self, Error> {
         let connection = worker.connect().await?;
-        let known = functions(&connection.client)
-            .await
-            .map_err(|error| Error::Worker { what: format!("does not list its functions: {error}"), log: String::new() })?;
+        let known = functions(&connection.client).await.map_err(|error| Error::Worker {
+            what: format!("does not list its functions: {error}"),
+            log: String::new(),
+        })?;
         if !known.rewards.contains(&spec.function) {
             return Err(Error::UnknownFunction { name: spec.function, known: known.rewards });
         }
@@ -166,7 +167,12 @@ impl Grader {
     /// # Errors
     /// [`Error::PostProcess`] when the function fails, returns another number of rewards, or one
     /// that is not finite.
-    pub async fn rewards(&self, step: u64, mut samples: Vec<Sample>, graded: &[Graded]) -> Result<Vec<Option<f64>>, Error> {
+    pub async fn rewards(
+        &self,
+        step: u64,
+        mut samples: Vec<Sample>,
+        graded: &[Graded],
+    ) -> Result<Vec<Option<f64>>, Error> {
         let own: Vec<Option<f64>> = graded
             .iter()
             .map(|graded| match graded.grade {

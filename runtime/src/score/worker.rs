@@ -67,14 +67,15 @@ impl Worker {
     /// [`Error::Worker`] when it does not answer within a minute or exits first.
     pub async fn connect(&self) -> Result<Connection, Error> {
         let mut state = self.state.lock().await;
+        let current = state.generation;
         if let Some(running) = &mut state.running {
             if let Ok(None) = running.child.try_wait() {
-                return Ok(Connection { generation: state.generation, client: running.client.clone() });
+                return Ok(Connection { generation: current, client: running.client.clone() });
             }
             state.running = None;
             self.restarts.fetch_add(1, Ordering::Relaxed);
         }
-        let generation = state.generation + 1;
+        let generation = current + 1;
         let running = self.start(generation).await?;
         let client = running.client.clone();
         *state = State { generation, running: Some(running) };
@@ -109,7 +110,9 @@ impl Worker {
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
-            .map_err(|error| failed(format!("cannot be started from {}: {error}", self.program.display()), String::new()))?;
+            .map_err(|error| {
+                failed(format!("cannot be started from {}: {error}", self.program.display()), String::new())
+            })?;
         let tail = Arc::new(SyncMutex::new(Vec::new()));
         if let Some(out) = child.stdout.take() {
             forward(out, Arc::clone(&tail));
@@ -121,7 +124,9 @@ impl Worker {
             .unix_socket(socket.as_path())
             .build()
             .map_err(|error| failed(format!("cannot be asked: {error}"), String::new()))?;
-        let words = || tail.lock().map_or_else(|_| String::new(), |lines: std::sync::MutexGuard<'_, Vec<String>>| lines.join("\n"));
+        let words = || {
+            tail.lock().map_or_else(|_| String::new(), |lines: std::sync::MutexGuard<'_, Vec<String>>| lines.join("\n"))
+        };
         let deadline = Instant::now() + START_TIMEOUT;
         let mut pause = Duration::from_millis(5);
         loop {

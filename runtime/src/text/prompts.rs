@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use training_gym_core::sample::{Message, Prompt};
 
-use super::{ChatTemplate, Error, RenderOptions, Tokenizer};
+use super::{ChatTemplate, Error, RenderOptions, StopWatcher, Tokenizer};
 
 /// A model's tokenizer and chat template. Cloning shares them.
 #[derive(Clone, Debug)]
@@ -32,6 +32,42 @@ impl TextPipeline {
     /// The tokenizer.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
+    }
+
+    /// As [`Tokenizer::decode`].
+    pub fn decode(&self, ids: &[i64], skip_special_tokens: bool) -> String {
+        self.tokenizer.decode(ids, skip_special_tokens)
+    }
+
+    /// As [`Tokenizer::vocab_size`].
+    pub fn vocab_size(&self) -> usize {
+        self.tokenizer.vocab_size()
+    }
+
+    /// As [`Tokenizer::vocab_sha256`].
+    pub fn vocab_sha256(&self) -> String {
+        self.tokenizer.vocab_sha256()
+    }
+
+    /// As [`Tokenizer::eos_token_ids`].
+    pub fn eos_token_ids(&self) -> &[i64] {
+        self.tokenizer.eos_token_ids()
+    }
+
+    /// A watcher of one response for stop texts.
+    pub fn stop_watcher(&self, stops: &[String], skip_special_tokens: bool) -> StopWatcher {
+        self.tokenizer.stop_watcher(stops, skip_special_tokens)
+    }
+
+    /// The text of a response, special tokens left out, cut before the first of `stops`.
+    pub fn response_text(&self, ids: &[i64], stops: &[String]) -> String {
+        if stops.is_empty() {
+            return self.decode(ids, true);
+        }
+        let mut watcher = self.stop_watcher(stops, true);
+        let mut text: String = ids.iter().map(|&id| watcher.push_text(id)).collect();
+        text.push_str(&watcher.finish());
+        text
     }
 
     /// The template.

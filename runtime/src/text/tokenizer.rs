@@ -182,4 +182,4 @@ fn declare(tokenizer: &mut tokenizers::Tokenizer, special: &SpecialTokens, folde
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

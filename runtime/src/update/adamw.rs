@@ -95,17 +95,6 @@ impl AdamW {
             }
         });
     }
-
-    /// Σ w² and Σ w of the float32 master weights, in float64: two equal pairs mean, for all
-    /// practical purposes, that no weight changed.
-    pub fn fingerprint(&self) -> (f64, f64) {
-        no_grad(|| {
-            self.slots.iter().fold((0.0, 0.0), |(squares, sum), slot| {
-                let wide = slot.master.flatten(0, -1).to_kind(Kind::Double);
-                (squares + wide.dot(&wide).double_value(&[]), sum + wide.sum(None).double_value(&[]))
-            })
-        })
-    }
 }
 
 /// Gradients of all parameters, summed over micro-batches in float32.
@@ -195,10 +184,8 @@ mod tests {
     fn follows_the_rule_and_spares_norms_from_decay() {
         let matrix: Vec<f32> = vec![0.5, -1.0, 2.0, 0.0];
         let norm: Vec<f32> = vec![1.0, 1.5];
-        let parameters = [
-            ("m".to_owned(), Tensor::from_slice(&matrix).view([2, 2])),
-            ("n".to_owned(), Tensor::from_slice(&norm)),
-        ];
+        let parameters =
+            [("m".to_owned(), Tensor::from_slice(&matrix).view([2, 2])), ("n".to_owned(), Tensor::from_slice(&norm))];
         let mut optimizer = AdamW::new(&parameters, &spec());
         let steps: Vec<Vec<f64>> = (0..20).map(|t| (0..6).map(|i| ((t * 7 + i * 3) as f64).sin()).collect()).collect();
         for grad in &steps {

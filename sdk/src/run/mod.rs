@@ -1,1 +1,144 @@
-//! run
+//! Training runs: launch one, watch it, come back to it, take its checkpoints.
+//!
+//! [`TrainConfig::launch`](crate::config::TrainConfig::launch) makes the run's spec, stores it and
+//! submits its job; the [`TrainRun`] it yields is a handle. A run outlives the program that launched
+//! it: [`TrainRun::attach`] finds it again.
+
+mod checkpoints;
+mod error;
+mod launch;
+mod progress;
+mod runtime_check;
+mod spec_file;
+mod status;
+mod watch;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use training_gym_core::ids::RunId;
+use training_gym_core::record::RunStatus;
+use training_gym_core::spec::RunSpec;
+
+pub use checkpoints::{Checkpoint, Checkpoints, TrainResult};
+pub use error::Error;
+pub use launch::{Checked, TrainLaunch};
+pub use training_gym_core::record::{Cause, Failure, RunState, StepMetrics};
+
+use crate::backend::{JobId, LogOptions, Logs};
+use crate::gym::Gym;
+
+/// How long a cancelled trainer may take to save what it has.
+const CANCEL_GRACE: Duration = Duration::from_secs(60);
+
+/// A training run. Cheap to clone; dropping it stops nothing.
+#[derive(Clone, Debug)]
+pub struct TrainRun {
+    gym: Gym,
+    spec: Arc<RunSpec>,
+    notes: Arc<Vec<String>>,
+}
+
+/// A run in a listing.
+#[derive(Clone, Debug)]
+pub struct RunInfo {
+    /// Its id.
+    pub run_id: RunId,
+    /// What the student was called at its start.
+    pub model: String,
+    /// Where it is.
+    pub status: RunStatus,
+}
+
+impl TrainRun {
+    fn new(gym: &Gym, spec: RunSpec) -> Self {
+        Self { gym: gym.clone(), spec: Arc::new(spec), notes: Arc::default() }
+    }
+
+    fn with_notes(self, notes: Vec<String>) -> Self {
+        Self { notes: Arc::new(notes), ..self }
+    }
+
+    pub(crate) async fn find(gym: &Gym, run_id: &RunId) -> Result<Self, Error> {
+        let not_found = || Error::NotFound { run_id: run_id.clone(), store: gym.store().url() };
+        Ok(Self::new(gym, spec_file::read(gym, run_id).await?.ok_or_else(not_found)?))
+    }
+
+    /// A run that was launched before, also by another program, of [`Gym::from_env`].
+    /// [`Gym::run`] asks another client.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`].
+    pub async fn attach(run_id: impl AsRef<str>) -> Result<Self, Error> {
+        Gym::from_env()?.run(run_id.as_ref()).await
+    }
+
+    /// Its id: what [`TrainRun::attach`] and `.run_id(…)` take.
+    pub fn training_run_id(&self) -> &RunId {
+        &self.spec.run_id
+    }
+
+    /// What was decided before it started.
+    pub fn spec(&self) -> &RunSpec {
+        &self.spec
+    }
+
+    /// What the launch found worth knowing although nothing was wrong; empty after an attach.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Its log, from the beginning of this attempt, until it ends.
+    ///
+    /// # Errors
+    /// When there is no record of its job.
+    pub async fn logs(&self) -> Result<Logs, Error> {
+        let options = LogOptions { tail: None, follow: true };
+        Ok(self.gym.backend().logs(&self.job_id(), options).await?)
+    }
+
+    /// The checkpoints published so far, by step; possibly none yet.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn checkpoints(&self) -> Result<Vec<Checkpoint>, Error> {
+        checkpoints::published(&self.gym, self.training_run_id(), &self.spec.model).await
+    }
+
+    /// Stops the run, letting it save what it has first. It can be continued with `.run_id(…)`.
+    ///
+    /// # Errors
+    /// When there is no record of its job, or a process does not end even when killed.
+    pub async fn cancel(&self) -> Result<(), Error> {
+        Ok(self.gym.backend().cancel(&self.job_id(), CANCEL_GRACE).await?)
+    }
+
+    async fn is_live(&self) -> Result<bool, Error> {
+        let job = launch::known(self.gym.backend().job(&self.job_id()).await)?;
+        Ok(job.is_some_and(|job| job.state.is_live()))
+    }
+
+    fn gym(&self) -> &Gym {
+        &self.gym
+    }
+
+    fn job_id(&self) -> JobId {
+        JobId::train(self.training_run_id())
+    }
+}
+
+/// Every run with a spec in the store.
+pub(crate) async fn list(gym: &Gym) -> Result<Vec<RunInfo>, Error> {
+    let objects = gym.store().list("runs/").await?;
+    let ids: BTreeSet<RunId> =
+        objects.iter().filter_map(|object| object.key.split('/').nth(1)?.parse().ok()).collect();
+    let mut runs = Vec::new();
+    for run_id in ids {
+        let Some(spec) = spec_file::read(gym, &run_id).await? else { continue };
+        let model = spec.model.name.clone();
+        let status = TrainRun::new(gym, spec).status().await?;
+        runs.push(RunInfo { run_id, model, status });
+    }
+    Ok(runs)
+}

@@ -1,0 +1,174 @@
+//! The teacher's log-probabilities of the student's responses, over HTTP.
+
+use std::time::Duration;
+
+use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
+use reqwest::{StatusCode, Url};
+use tokio::sync::Semaphore;
+use training_gym_core::spec::{TeacherDialect, TeacherSpec};
+use training_gym_core::wire::ModelInfo;
+use training_gym_core::wire::teacher::{self, PROBE_TOKENS, Sequence, check_probe, compare_models, probe_sequence};
+
+use super::Error;
+use crate::batch::Rollout;
+
+/// Tries of one request before it counts as failed; the pauses between them add up to 31 s.
+const TRIES: u32 = 6;
+
+/// Asks a teacher's server.
+#[derive(Debug)]
+pub struct Teacher {
+    spec: TeacherSpec,
+    token: Option<String>,
+    client: reqwest::Client,
+    slots: Semaphore,
+}
+
+/// A failed try.
+enum Failed {
+    /// Worth another try, after the pause the server asked for, if it did.
+    Transient(String, Option<Duration>),
+    /// Not worth one.
+    Final(String),
+}
+
+impl Teacher {
+    /// A client with one connection pool. `token` is sent as a bearer token.
+    ///
+    /// # Errors
+    /// [`Error::Teacher`] when no client can be made.
+    pub fn new(spec: TeacherSpec, token: Option<String>) -> Result<Self, Error> {
+        let client = reqwest::Client::builder()
+            .timeout(Duration::from_secs_f64(spec.timeout_secs))
+            .build()
+            .map_err(|error| Error::Teacher { url: spec.url.clone(), what: super::chain(&error) })?;
+        let slots = Semaphore::new(spec.max_concurrency.max(1));
+        Ok(Self { spec, token, client, slots })
+    }
+
+    /// Responses that go into one request. They are scored together.
+    pub fn batch_size(&self) -> usize {
+        self.spec.batch_size.max(1)
+    }
+
+    /// log π_teacher of each response token of each rollout.
+    ///
+    /// # Errors
+    /// [`Error::Teacher`] after the last try, or at once for an answer that is wrong rather than late.
+    pub async fn score(&self, rollouts: &[Rollout]) -> Result<Vec<Vec<f32>>, Error> {
+        let tokens: Vec<(Vec<i64>, usize)> = rollouts
+            .iter()
+            .map(|rollout| {
+                let ids = [&rollout.prompt.prompt_ids[..], &rollout.response_ids[..]].concat();
+                (ids, rollout.response_ids.len())
+            })
+            .collect();
+        let sequences: Vec<Sequence<'_>> = tokens
+            .iter()
+            .map(|(ids, response)| Sequence::new(ids, *response))
+            .collect::<Result<_, _>>()
+            .map_err(|error| self.error(error.to_string()))?;
+        let body = self.ask(&sequences).await?;
+        let scored = teacher::response_logprobs(self.spec.dialect, &sequences, &body)
+            .map_err(|error| self.error(super::chain(&error)))?;
+        scored
+            .into_iter()
+            .zip(rollouts)
+            .map(|(scored, rollout)| {
+                scored.map_err(|error| self.error(format!("sample {}: {}", rollout.index, super::chain(&error))))
+            })
+            .collect()
+    }
+
+    /// Before the first step: does it score at all, and does it speak the student's tokens? Returns
+    /// notes for the run's status.
+    ///
+    /// # Errors
+    /// [`Error::Teacher`] when it cannot teach this student.
+    pub async fn probe(&self, student: &ModelInfo, probe: &[i64; PROBE_TOKENS]) -> Result<Vec<String>, Error> {
+        let sequence = [probe_sequence(probe)];
+        let body = self.ask(&sequence).await?;
+        let mut scored = teacher::response_logprobs(self.spec.dialect, &sequence, &body)
+            .map_err(|error| self.error(super::chain(&error)))?;
+        check_probe(scored.remove(0)).map_err(|error| self.error(super::chain(&error)))?;
+        let info = self.model_info().await.unwrap_or_else(|| ModelInfo {
+            model_path: self.spec.url.clone(),
+            is_generation: true,
+            eos_token_ids: None,
+            vocab_sha256: None,
+            context_length: None,
+            weight_version: None,
+        });
+        compare_models(student, &info).map_err(|error| self.error(error.to_string()))
+    }
+
+    /// What the server says of its model; a server that does not say is not at fault.
+    async fn model_info(&self) -> Option<ModelInfo> {
+        if self.spec.dialect != TeacherDialect::Sglang {
+            return None;
+        }
+        let url = Url::parse(&self.spec.url).ok()?.join("get_model_info").ok()?;
+        let mut request = self.client.get(url);
+        if let Some(token) = &self.token {
+            request = request.bearer_auth(token);
+        }
+        request.send().await.ok()?.error_for_status().ok()?.json().await.ok()
+    }
+
+    async fn ask(&self, sequences: &[Sequence<'_>]) -> Result<Vec<u8>, Error> {
+        let body = serde_json::to_vec(&teacher::request(self.spec.dialect, sequences, None))
+            .map_err(|error| self.error(error.to_string()))?;
+        let _slot = self.slots.acquire().await;
+        let mut pause = Duration::from_secs(1);
+        for attempt in 1.. {
+            match self.post(body.clone()).await {
+                Ok(body) => return Ok(body),
+                Err(Failed::Transient(what, asked)) if attempt < TRIES => {
+                    let wait = asked.unwrap_or(pause).min(Duration::from_secs(60));
+                    tracing::warn!("teacher: {what}; asking again in {:.0} s", wait.as_secs_f64());
+                    tokio::time::sleep(wait).await;
+                    pause *= 2;
+                }
+                Err(Failed::Transient(what, _)) => return Err(self.error(format!("{what} ({TRIES} tries)"))),
+                Err(Failed::Final(what)) => return Err(self.error(what)),
+            }
+        }
+        unreachable!("the last try returns")
+    }
+
+    async fn post(&self, body: Vec<u8>) -> Result<Vec<u8>, Failed> {
+        let mut request = self.client.post(&self.spec.url).header(CONTENT_TYPE, "application/json").body(body);
+        if let Some(token) = &self.token {
+            request = request.bearer_auth(token);
+        }
+        let late = |error: reqwest::Error| Failed::Transient(super::chain(&error.without_url()), None);
+        let response = request.send().await.map_err(late)?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response.bytes().await.map_err(late)?.to_vec());
+        }
+        let asked = response
+            .headers()
+            .get(RETRY_AFTER)
+            .and_then(|value| value.to_str().ok()?.parse().ok())
+            .map(Duration::from_secs);
+        let words: String = response.text().await.unwrap_or_default().chars().take(300).collect();
+        let what = format!("answered {status}: {words}");
+        if status.is_server_error() || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT) {
+            return Err(Failed::Transient(what, asked));
+        }
+        Err(Failed::Final(match status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                format!("{what}; the token is missing or wrong: check the teacher's credential in recipe.opd")
+            }
+            StatusCode::NOT_FOUND => {
+                format!("{what}; the URL must end in /generate (SGLang) or /v1/completions (vLLM)")
+            }
+            _ => what,
+        }))
+    }
+
+    fn error(&self, what: String) -> Error {
+        Error::Teacher { url: self.spec.url.clone(), what }
+    }
+}

@@ -1,0 +1,92 @@
+//! What can go wrong with an update.
+
+use std::path::PathBuf;
+
+use training_gym_core::spec::UpdateSpec;
+
+/// An update that cannot be done, or a state that cannot be kept.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A setting that no update can follow.
+    #[error("update.{field} = {value}: must be {bound}")]
+    Spec {
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        value: String,
+        /// What it must be.
+        bound: &'static str,
+    },
+    /// A token the model does not know.
+    #[error(
+        "sample {sample}: token id {id} is outside the model's vocabulary of {vocab_size}; \
+         use the tokenizer of the model that is trained"
+    )]
+    Token {
+        /// The id.
+        id: i64,
+        /// Entries of the vocabulary.
+        vocab_size: i64,
+        /// Which sample of the step.
+        sample: u64,
+    },
+    /// Nothing to condition the first response token on.
+    #[error("sample {sample}: its prompt has no token; a prompt needs at least one")]
+    EmptyPrompt {
+        /// Which sample of the step.
+        sample: u64,
+    },
+    /// The state could not be written.
+    #[error("cannot write the optimizer state to {path}; check the disk's free space and permissions")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The state could not be read.
+    #[error("cannot read the optimizer state in {path}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The file is not what [`super::Updater::save_state`] writes.
+    #[error("the optimizer state in {path} is damaged: {what}; resume from an older checkpoint")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A state of another model.
+    #[error("the optimizer state in {path} is of another model: {what}; start a new run for this one")]
+    OtherModel {
+        /// The file.
+        path: PathBuf,
+        /// The first difference.
+        what: String,
+    },
+}
+
+/// Refuses settings that no update can follow.
+pub(super) fn check(spec: &UpdateSpec, temperature: f64) -> Result<(), Error> {
+    let sizes = [
+        ("global_batch_size", spec.global_batch_size),
+        ("max_tokens_per_gpu", spec.max_tokens_per_gpu),
+        ("logits_chunk_size", spec.logits_chunk_size),
+    ];
+    for (field, value) in sizes {
+        if value == 0 {
+            return Err(Error::Spec { field, value: value.to_string(), bound: "≥ 1" });
+        }
+    }
+    if !(temperature.is_finite() && temperature >= 0.0) {
+        return Err(Error::Spec { field: "temperature", value: temperature.to_string(), bound: "finite and ≥ 0" });
+    }
+    Ok(())
+}

@@ -1,0 +1,72 @@
+//! Some samples as the tensors of one packed pass.
+
+use tch::{Device, Tensor};
+
+use crate::batch::Rollout;
+
+/// Samples end to end. Each is its prompt and response without the last token, which predicts
+/// nothing; the rows that carry loss are those that predict response tokens.
+#[derive(Debug)]
+pub(super) struct MicroBatch {
+    /// `[T]` int64.
+    pub(super) input_ids: Tensor,
+    /// Tokens of each sample; they sum to `T`.
+    pub(super) lengths: Vec<usize>,
+    /// `[N]` int64: positions in the pack that predict response tokens.
+    pub(super) rows: Tensor,
+    /// `[N]` int64: the response tokens.
+    pub(super) targets: Tensor,
+    /// `[N]` float32: the engine's log-probabilities.
+    pub(super) old_logprobs: Tensor,
+    /// `[N]` float32.
+    pub(super) advantages: Tensor,
+    /// `[N]` float32: what each token weighs in the loss.
+    pub(super) weights: Tensor,
+}
+
+impl MicroBatch {
+    /// Tokens a sample takes in the pack.
+    pub(super) fn input_length(rollout: &Rollout) -> usize {
+        rollout.prompt.prompt_ids.len() + rollout.response_ids.len() - 1
+    }
+
+    /// Packs samples: rollout, advantages `[R]`, and what each of its tokens weighs.
+    pub(super) fn new<'a>(samples: impl Iterator<Item = (&'a Rollout, &'a Vec<f32>, f64)>) -> Self {
+        let (mut ids, mut lengths, mut rows, mut targets) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut old, mut advantages, mut weights) = (Vec::new(), Vec::new(), Vec::new());
+        for (rollout, advantage, weight) in samples {
+            let first = (ids.len() + rollout.prompt.prompt_ids.len()) as i64 - 1;
+            let response = &rollout.response_ids;
+            ids.extend_from_slice(&rollout.prompt.prompt_ids);
+            ids.extend_from_slice(&response[..response.len() - 1]);
+            lengths.push(Self::input_length(rollout));
+            rows.extend(first..first + response.len() as i64);
+            targets.extend_from_slice(response);
+            old.extend_from_slice(&rollout.rollout_logprobs);
+            advantages.extend_from_slice(advantage);
+            weights.extend(std::iter::repeat_n(weight as f32, response.len()));
+        }
+        Self {
+            input_ids: Tensor::from_slice(&ids),
+            lengths,
+            rows: Tensor::from_slice(&rows),
+            targets: Tensor::from_slice(&targets),
+            old_logprobs: Tensor::from_slice(&old),
+            advantages: Tensor::from_slice(&advantages),
+            weights: Tensor::from_slice(&weights),
+        }
+    }
+
+    /// The same on a device.
+    pub(super) fn to_device(&self, device: Device) -> Self {
+        Self {
+            input_ids: self.input_ids.to_device(device),
+            lengths: self.lengths.clone(),
+            rows: self.rows.to_device(device),
+            targets: self.targets.to_device(device),
+            old_logprobs: self.old_logprobs.to_device(device),
+            advantages: self.advantages.to_device(device),
+            weights: self.weights.to_device(device),
+        }
+    }
+}

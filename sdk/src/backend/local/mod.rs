@@ -1,0 +1,215 @@
+//! Jobs as processes of this machine.
+//!
+//! Each job is a folder under the state folder (`HOME/jobs/ID/`) and a detached `gym-runtime
+//! supervise` process that starts the job, keeps its log and writes down how it ended. Nothing needs
+//! the program that submitted it: a second program sees the same folders. A record is believed only
+//! as far as its process: pid, start time and boot must all match, so a reused pid is recognised.
+//!
+//! **Collisions.** A submission holds `HOME/locks/ID.lock` (`flock`) while it looks and starts, so of
+//! two submissions of one name the second sees the first. Ports are chosen by the kernel (port 0) and
+//! reported by the service itself.
+//!
+//! **Cores.** A job that did not ask for a number of threads gets half of the cores this process may
+//! use, at least one: a trainer and its teacher fit side by side, and two libtorch processes that
+//! both took all cores would run several times slower than each on its share. The number is part of
+//! the job's spec, since sums depend on it, and is also passed as `OMP_NUM_THREADS`.
+//!
+//! **Environment.** A job gets a fixed list of this process's variables ([`INHERITED`]), then what
+//! the recipe's `environment` says. Secrets travel as files of mode 0600, never as variables or
+//! arguments.
+
+mod process;
+mod program;
+mod record;
+mod start;
+mod tail;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use training_gym_core::spec::SecretRef;
+
+use self::record::Folder;
+use super::{Backend, Error, Job, JobId, LogOptions, Logs, Request, Secret, Submitted};
+
+/// Variables of this process that its jobs inherit.
+pub const INHERITED: &[&str] = &[
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "RUST_LOG",
+    "RUST_BACKTRACE",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+];
+
+/// Lines of a log that a message quotes.
+pub const LAST_LINES: usize = 20;
+
+/// The backend that runs jobs as processes of this machine. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct LocalBackend {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    home: PathBuf,
+    runtime: Option<PathBuf>,
+}
+
+impl LocalBackend {
+    /// A backend with its records under `home`, which is made when the first job is.
+    pub fn new(home: impl Into<PathBuf>) -> Self {
+        Self { inner: Arc::new(Inner { home: home.into(), runtime: None }) }
+    }
+
+    /// Uses this program instead of looking for `gym-runtime` (the variable
+    /// `TRAINING_GYM_RUNTIME`, beside the current executable, on `PATH`).
+    #[must_use]
+    pub fn with_runtime(self, program: impl Into<PathBuf>) -> Self {
+        Self { inner: Arc::new(Inner { home: self.inner.home.clone(), runtime: Some(program.into()) }) }
+    }
+
+    /// The state folder.
+    pub fn home(&self) -> &Path {
+        &self.inner.home
+    }
+
+    /// The program jobs are started with.
+    ///
+    /// # Errors
+    /// [`Error::NoRuntime`], naming every place looked at.
+    pub fn runtime(&self) -> Result<PathBuf, Error> {
+        Self::find_runtime(self.inner.runtime.as_deref())
+    }
+
+    pub(crate) fn find_runtime(chosen: Option<&Path>) -> Result<PathBuf, Error> {
+        program::find(chosen)
+    }
+
+    /// Where the job's files are.
+    pub fn job_folder(&self, id: &JobId) -> PathBuf {
+        self.jobs().join(id.as_str())
+    }
+
+    fn jobs(&self) -> PathBuf {
+        self.inner.home.join("jobs")
+    }
+
+    fn folder(&self, id: &JobId) -> Folder {
+        Folder::new(self.job_folder(id))
+    }
+
+    fn unknown(&self, id: &JobId) -> Error {
+        Error::UnknownJob { id: id.clone(), backend: self.name() }
+    }
+
+    /// Looks at a job without leaving the thread: a few small files.
+    fn look(&self, id: &JobId) -> Result<Job, Error> {
+        self.folder(id).job()?.ok_or_else(|| self.unknown(id))
+    }
+
+    async fn blocking<T, F>(&self, work: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Self) -> Result<T, Error> + Send + 'static,
+    {
+        let this = self.clone();
+        tokio::task::spawn_blocking(move || work(&this)).await.map_err(|_| Error::Interrupted)?
+    }
+
+    /// Ends a job; the caller holds its lock.
+    fn end(&self, id: &JobId, grace: Duration) -> Result<(), Error> {
+        let folder = self.folder(id);
+        let Some(supervisor) = folder.supervisor()? else { return Ok(()) };
+        folder.mark_cancelled()?;
+        process::end_family(&supervisor, grace).map_err(|pids| Error::Unstoppable { id: id.clone(), pids })
+    }
+}
+
+#[async_trait]
+impl Backend for LocalBackend {
+    fn name(&self) -> String {
+        format!("the local backend at `{}`", self.inner.home.display())
+    }
+
+    fn service_host(&self) -> &str {
+        "127.0.0.1"
+    }
+
+    fn default_threads(&self) -> usize {
+        (std::thread::available_parallelism().map_or(1, usize::from) / 2).max(1)
+    }
+
+    fn secret_ref(&self, id: &JobId, name: &str) -> SecretRef {
+        SecretRef::File(self.folder(id).secret_path(name))
+    }
+
+    async fn secret(&self, id: &JobId, name: &str) -> Result<Secret, Error> {
+        self.folder(id).read_secret(name)
+    }
+
+    async fn submit(&self, request: Request) -> Result<Submitted, Error> {
+        self.blocking(move |this| this.start(request)).await
+    }
+
+    async fn job(&self, id: &JobId) -> Result<Job, Error> {
+        self.look(id)
+    }
+
+    async fn logs(&self, id: &JobId, options: LogOptions) -> Result<Logs, Error> {
+        self.look(id)?;
+        let folder = self.folder(id);
+        let offset = options.tail.map_or(Ok(0), |count| folder.tail_offset(count))?;
+        Ok(Logs::new(tail::lines(folder, offset, options.follow)))
+    }
+
+    async fn cancel(&self, id: &JobId, grace: Duration) -> Result<(), Error> {
+        self.look(id)?;
+        let id = id.clone();
+        self.blocking(move |this| {
+            let _lock = this.lock(&id)?;
+            this.end(&id, grace)
+        })
+        .await
+    }
+
+    async fn list(&self) -> Result<Vec<Job>, Error> {
+        self.blocking(|this| {
+            let path = this.jobs();
+            let entries = match std::fs::read_dir(&path) {
+                Ok(entries) => entries,
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+                Err(error) => return Err(record::io("list", &path)(error)),
+            };
+            let mut jobs = Vec::new();
+            for entry in entries {
+                let entry = entry.map_err(record::io("list", &path))?;
+                // Names with a leading point are folders being made or put away.
+                if !entry.file_name().as_encoded_bytes().starts_with(b".") {
+                    jobs.extend(Folder::new(entry.path()).job()?);
+                }
+            }
+            jobs.sort_by(|a: &Job, b: &Job| a.id.cmp(&b.id));
+            Ok(jobs)
+        })
+        .await
+    }
+}

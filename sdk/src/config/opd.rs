@@ -1,0 +1,98 @@
+//! On-policy distillation: who teaches, and how much it weighs.
+
+use std::time::Duration;
+
+use training_gym_core::spec::{SecretRef, TeacherDialect, TeacherSpec};
+
+/// A server that says how likely it finds the student's tokens, and where its credential is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Teacher {
+    /// The whole URL requests go to, such as `http://127.0.0.1:8000/generate`.
+    pub url: String,
+    /// Its bearer token, by reference; `None` asks without.
+    pub token: Option<SecretRef>,
+    /// What the server speaks.
+    pub dialect: TeacherDialect,
+}
+
+impl Teacher {
+    /// A teacher that speaks SGLang's `/generate` and asks for no credential.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self { url: url.into(), token: None, dialect: TeacherDialect::Sglang }
+    }
+}
+
+/// The on-policy distillation term of a recipe: each token's advantage loses
+/// `opd_kl_coef · (log π_student − log π_teacher)`.
+///
+/// Defaults: `opd_kl_coef` 1, `log_ratio_clamp` 10, 4 requests of 16 sequences in flight, 300
+/// seconds for each.
+///
+/// ```
+/// use training_gym::config::Opd;
+/// let _ = Opd { opd_kl_coef: 0.5, ..Opd::to_url("https://teacher.example/generate").token_env("TEACHER_TOKEN") };
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Opd {
+    /// Who is asked.
+    pub teacher: Teacher,
+    /// λ: the weight of the teacher's term, ≥ 0.
+    pub opd_kl_coef: f64,
+    /// |log π_student − log π_teacher| of one token is clamped to this, and counted; `None` is
+    /// unclamped.
+    pub log_ratio_clamp: Option<f64>,
+    /// Requests in flight at once.
+    pub max_concurrency: usize,
+    /// Sequences in one request; they are scored together, so this is part of the result.
+    pub batch_size: usize,
+    /// What one request may take before it is tried again.
+    pub timeout: Duration,
+}
+
+impl Opd {
+    /// Distillation from the server at `url`, the whole URL of its `/generate`.
+    #[must_use]
+    pub fn to_url(url: impl Into<String>) -> Self {
+        Teacher::new(url).into()
+    }
+
+    /// Names the environment variable of the job that holds the teacher's bearer token.
+    #[must_use]
+    pub fn token_env(mut self, variable: impl Into<String>) -> Self {
+        self.teacher.token = Some(SecretRef::Env(variable.into()));
+        self
+    }
+
+    /// Says what the teacher's server speaks; SGLang's `/generate` unless said otherwise.
+    #[must_use]
+    pub fn dialect(mut self, dialect: TeacherDialect) -> Self {
+        self.teacher.dialect = dialect;
+        self
+    }
+
+    pub(super) fn spec(&self) -> TeacherSpec {
+        TeacherSpec {
+            url: self.teacher.url.clone(),
+            token: self.teacher.token.clone(),
+            dialect: self.teacher.dialect,
+            opd_kl_coef: self.opd_kl_coef,
+            log_ratio_clamp: self.log_ratio_clamp,
+            max_concurrency: self.max_concurrency,
+            batch_size: self.batch_size,
+            timeout_secs: self.timeout.as_secs_f64(),
+        }
+    }
+}
+
+impl From<Teacher> for Opd {
+    fn from(teacher: Teacher) -> Self {
+        Self {
+            teacher,
+            opd_kl_coef: 1.0,
+            log_ratio_clamp: Some(10.0),
+            max_concurrency: 4,
+            batch_size: 16,
+            timeout: Duration::from_secs(300),
+        }
+    }
+}

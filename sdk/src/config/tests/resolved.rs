@@ -1,0 +1,145 @@
+use std::path::PathBuf;
+
+use training_gym_core::ids::ContentHash;
+use training_gym_core::spec::{Dtype, NodeSpec, ProgramRef, RowsRef, RunSpec, SecretRef, VersionedRunSpec};
+
+use super::super::{Error, Opd, Recipe, Resolve, TrainConfig, models, resolve};
+use super::{REWARD, least, train, tutorial};
+
+fn rows(count: u64) -> RowsRef {
+    RowsRef { key: "inputs/rows/abc".to_owned(), sha256: ContentHash::of(b"rows"), rows: count }
+}
+
+fn program() -> Option<ProgramRef> {
+    Some(ProgramRef { key: "inputs/program/abc".to_owned(), sha256: ContentHash::of(b"program") })
+}
+
+fn launch(config: &TrainConfig) -> Resolve<'_> {
+    Resolve {
+        config,
+        run_id: "run-1".parse().unwrap(),
+        model_folder: PathBuf::from("/no/such/snapshot"),
+        train: rows(100),
+        eval: None,
+        program: program(),
+        node: NodeSpec { device: "cpu".to_owned(), dtype: Dtype::Float32, threads: 2 },
+    }
+}
+
+fn spec(config: &TrainConfig) -> RunSpec {
+    resolve(launch(config)).unwrap()
+}
+
+#[test]
+fn the_tutorial_becomes_a_complete_spec() {
+    let config = train(models::QWEN3_5_4B, tutorial());
+    let spec = spec(&config);
+    assert_eq!(spec.model.name, "Qwen/Qwen3.5-4B");
+    assert_eq!(spec.num_rollout, 10);
+    assert_eq!((spec.rollout.rollout_batch_size, spec.rollout.n_samples_per_prompt), (16, 4));
+    assert_eq!(spec.update.global_batch_size, 64);
+    assert_eq!(spec.update.optimizer.lr_decay_iters, 10);
+    assert_eq!(spec.rollout.rollout_num_gpus, 1, "a CPU has one replica");
+    assert_eq!(spec.rollout.engine.context_length, Some(1024 + 2048));
+    assert_eq!(spec.data.chat_template_kwargs["enable_thinking"], true);
+    assert_eq!(spec.save.save_interval, Some(5));
+    assert_eq!(spec.eval, None);
+    let teacher = spec.teacher.as_ref().unwrap();
+    assert_eq!((teacher.opd_kl_coef, teacher.log_ratio_clamp), (1.0, Some(10.0)));
+    assert_eq!(teacher.token, Some(SecretRef::Env("TEACHER_TOKEN".to_owned())));
+    let reward = spec.reward.as_ref().unwrap();
+    assert_eq!((reward.function.as_str(), reward.grade_truncated), ("math_opd_rm", false));
+    assert_eq!(reward.post_process.as_deref(), Some("math_opd_post_process"));
+
+    let stored = serde_json::to_string(&VersionedRunSpec::V1(spec.clone())).unwrap();
+    assert_eq!(serde_json::from_str::<VersionedRunSpec>(&stored).unwrap(), VersionedRunSpec::V1(spec));
+}
+
+#[test]
+fn an_unset_length_is_one_pass_over_the_rows() {
+    let config = train(models::QWEN3_4B, least());
+    assert_eq!(spec(&config).num_rollout, 7, "100 rows, 16 a step");
+    let few = resolve(Resolve { train: rows(3), ..launch(&config) }).unwrap();
+    assert_eq!(few.num_rollout, 1);
+}
+
+#[test]
+fn evaluation_follows_the_checkpoints_unless_told_otherwise() {
+    let eval_of = |recipe: Recipe| {
+        let config = train(models::QWEN3_4B, recipe);
+        resolve(Resolve { eval: Some(rows(20)), ..launch(&config) }).unwrap().eval.unwrap()
+    };
+    let eval =
+        eval_of(Recipe { num_rollout: Some(10), save_interval: Some(5), rollout_temperature: Some(0.7), ..least() });
+    assert_eq!((eval.eval_interval, eval.sampling.temperature, eval.eval_max_response_len), (5, 0.7, 2048));
+    assert_eq!(eval_of(Recipe { num_rollout: Some(10), ..least() }).eval_interval, 10);
+    let told = eval_of(Recipe { eval_interval: Some(2), eval_temperature: Some(0.0), ..least() });
+    assert_eq!((told.eval_interval, told.sampling.temperature), (2, 0.0));
+}
+
+#[test]
+fn the_engine_has_room_for_a_step_and_for_evaluation() {
+    let config = train(
+        models::QWEN3_4B,
+        Recipe { rollout_batch_size: Some(1000), eval_max_response_len: Some(4096), ..least() },
+    );
+    let engine = spec(&config).rollout.engine;
+    assert_eq!((engine.max_queued_requests, engine.context_length), (4000, Some(1024 + 4096)));
+}
+
+#[test]
+fn no_gradient_clip_is_written_as_none() {
+    assert_eq!(spec(&train(models::QWEN3_4B, least())).update.optimizer.clip_grad, Some(1.0));
+    let off = Recipe { clip_grad: Some(0.0), ..least() };
+    assert_eq!(spec(&train(models::QWEN3_4B, off)).update.optimizer.clip_grad, None);
+}
+
+#[test]
+fn a_launch_without_what_it_needs_is_refused() {
+    let config = train(models::QWEN3_4B, Recipe { eval_interval: Some(1), ..least() });
+    let Error::Refused(problems) = resolve(Resolve { program: None, ..launch(&config) }).unwrap_err();
+    let fields: Vec<_> = problems.iter().map(|problem| problem.field.as_str()).collect();
+    assert_eq!(fields, ["recipe.eval_interval", "recipe.custom_rm_function"]);
+    let distilled = Recipe { opd: Some(Opd::to_url("http://teacher/generate")), ..Recipe::default() };
+    let pure = train(models::QWEN3_4B, distilled);
+    assert_eq!(resolve(Resolve { program: None, ..launch(&pure) }).unwrap().reward, None);
+    assert_eq!(REWARD.name(), "math_opd_rm");
+}
+
+#[test]
+fn the_recipes_device_and_dtype_go_before_the_machines() {
+    let config = train(models::QWEN3_4B, least());
+    assert_eq!(spec(&config).node, launch(&config).node);
+    let told = Recipe {
+        device: Some("cuda:1".to_owned()),
+        dtype: Some(Dtype::Bfloat16),
+        rollout_num_gpus: Some(2),
+        ..least()
+    };
+    let spec = spec(&train(models::QWEN3_4B, told));
+    assert_eq!(spec.node, NodeSpec { device: "cuda:1".to_owned(), dtype: Dtype::Bfloat16, threads: 2 });
+    assert_eq!(spec.rollout.rollout_num_gpus, 2);
+}
+
+#[test]
+fn a_deployment_without_an_address_may_be_checked_but_not_resolved() {
+    let config =
+        train(models::QWEN3_4B, Recipe { opd: Some(Opd::to_url("deployment://teacher")), ..Recipe::default() });
+    config.check().unwrap();
+    assert_eq!(
+        resolve(launch(&config)).unwrap_err().to_string(),
+        "recipe.opd.teacher.url = deployment://teacher: the deployment has no address yet; wait until it is ready"
+    );
+}
+
+#[test]
+fn the_models_own_folder_sets_the_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("config.json"), r#"{"text_config": {"max_position_embeddings": 512}}"#).unwrap();
+    let config = train(models::QWEN3_4B, least());
+    let spec = resolve(Resolve { model_folder: folder.path().to_owned(), ..launch(&config) }).unwrap();
+    assert_eq!((spec.data.max_prompt_len, spec.rollout.rollout_max_response_len), (256, 256));
+    let long = train(models::QWEN3_4B, Recipe { rollout_max_response_len: Some(2048), ..least() });
+    let message = resolve(Resolve { model_folder: folder.path().to_owned(), ..launch(&long) }).unwrap_err().to_string();
+    assert!(message.contains("the model has 512 positions"), "{message}");
+}

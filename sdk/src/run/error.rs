@@ -1,0 +1,153 @@
+//! Why a run was not launched, or did not end well.
+
+use training_gym_core::ids::{InvalidName, RunId};
+use training_gym_core::record::{Cause, Failure};
+use training_gym_core::{checkpoint, store};
+
+use crate::{backend, config, dataset, deploy, gym, hub, program};
+
+const CHANGED_REMEDY: &str =
+    "a changed run is another run: leave `.run_id(…)` out to start a new one, or undo the change to continue this one";
+const TOKEN_REMEDY: &str = "set it in the environment of the program that launches";
+
+/// What can go wrong with a training run. No text here ever holds a token.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no client to launch with.
+    #[error(transparent)]
+    Gym(#[from] gym::Error),
+    /// `.run_id(…)` was given something that is no name.
+    #[error(transparent)]
+    Name(#[from] InvalidName),
+    /// The configuration is refused.
+    #[error(transparent)]
+    Config(#[from] config::Error),
+    /// `.resources(…)` asked for what there is not.
+    #[error(transparent)]
+    Resources(#[from] backend::InvalidResources),
+    /// The student's files could not be had.
+    #[error("cannot get the student model")]
+    Model(#[source] hub::Error),
+    /// The training or evaluation rows could not be had.
+    #[error("cannot prepare the {rows} rows")]
+    Dataset {
+        /// `training` or `evaluation`.
+        rows: &'static str,
+        /// Why.
+        #[source]
+        source: dataset::Error,
+    },
+    /// Training and evaluation share rows.
+    #[error("the run would be evaluated on rows it trains on; `.allow_shared_rows(true)` allows it")]
+    SharedRows(#[source] dataset::Error),
+    /// The program with the reward function cannot be shipped.
+    #[error(transparent)]
+    Program(#[from] program::Error),
+    /// The teacher is a deployment that does not answer.
+    #[error("the teacher is not ready")]
+    Teacher(#[source] Box<deploy::Error>),
+    /// The variable with the teacher's token is not set.
+    #[error("the teacher's token is to be in the environment variable `{variable}`, which is not set; {TOKEN_REMEDY}")]
+    NoToken {
+        /// The variable.
+        variable: String,
+    },
+    /// The run id was used for another run.
+    #[error("run `{run_id}` was launched with another {field}: {stored}, now {asked}; {CHANGED_REMEDY}")]
+    Changed {
+        /// The run.
+        run_id: RunId,
+        /// The first field that differs.
+        field: String,
+        /// Its value in the run's spec.
+        stored: String,
+        /// Its value in this launch.
+        asked: String,
+    },
+    /// Nothing is known of the run.
+    #[error("there is no run `{run_id}` in {store}")]
+    NotFound {
+        /// The run.
+        run_id: RunId,
+        /// The store's URL.
+        store: String,
+    },
+    /// A document of the run cannot be read.
+    #[error("`{key}` of the run cannot be read; it is damaged, or a newer version wrote it")]
+    Unreadable {
+        /// The document.
+        key: String,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The backend failed.
+    #[error(transparent)]
+    Backend(#[from] backend::Error),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    /// The run's checkpoints cannot be read.
+    #[error(transparent)]
+    Checkpoint(#[from] checkpoint::Error),
+    /// `gym-runtime check` found what cannot run.
+    #[error("the runtime refuses the run: {said}")]
+    Check {
+        /// Its words.
+        said: String,
+    },
+    /// It ended without what was asked.
+    #[error("run `{run_id}` failed: {}; {}", failure.sentence, failure.next_step)]
+    Failed {
+        /// The run.
+        run_id: RunId,
+        /// Why, and what to do.
+        failure: Failure,
+    },
+    /// Somebody cancelled it.
+    #[error("run `{run_id}` was cancelled at step {step}; launch it again with `.run_id(\"{run_id}\")` to continue")]
+    Cancelled {
+        /// The run.
+        run_id: RunId,
+        /// Steps it had done.
+        step: u64,
+    },
+    /// It says it succeeded, and no checkpoint of it is in the store.
+    #[error("run `{run_id}` says it succeeded, but {store} holds no checkpoint of it")]
+    NoCheckpoint {
+        /// The run.
+        run_id: RunId,
+        /// The store's URL.
+        store: String,
+    },
+    /// Ctrl-C: this program stopped watching; the run goes on.
+    #[error("detached from run `{run_id}`, which goes on; watch it again with `TrainRun::attach(\"{run_id}\")`")]
+    Detached {
+        /// The run.
+        run_id: RunId,
+    },
+}
+
+impl Error {
+    /// The part of the message that says what to do, where there is something to do.
+    pub fn hint(&self) -> Option<&str> {
+        match self {
+            Self::Changed { .. } => Some(CHANGED_REMEDY),
+            Self::NoToken { .. } => Some(TOKEN_REMEDY),
+            Self::Failed { failure, .. } => Some(&failure.next_step),
+            Self::Teacher(error) => error.hint(),
+            Self::Backend(error) => error.hint(),
+            Self::Gym(error) => error.hint(),
+            _ => None,
+        }
+    }
+
+    /// What went wrong with a run that ended, in kinds a program can act on.
+    pub fn cause(&self) -> Option<Cause> {
+        match self {
+            Self::Failed { failure, .. } => Some(failure.cause),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Launching a run: from a configuration to a spec in the store and a job of the backend.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::time::Duration;
+
+use training_gym_core::ids::{AppName, InvalidName, RunId};
+use training_gym_core::record::RunState;
+use training_gym_core::spec::{RowsRef, RunSpec, SecretRef};
+
+use super::{Error, TrainRun, runtime_check, spec_file};
+use crate::backend::{self, IfExisting, JobId, Request, Resources, Secret, Workload};
+use crate::config::{self, Facts, Resolve, Teacher, TrainConfig};
+use crate::dataset::{HuggingFaceDataset, Materialised, refuse_shared_rows};
+use crate::deploy::{self, Deployment};
+use crate::gym::Gym;
+use crate::program;
+
+/// Name of the teacher's token among a job's secrets.
+const TEACHER_TOKEN: &str = "teacher-token";
+/// How long a launch waits for a teacher that was still starting when it was named.
+const TEACHER_PATIENCE: Duration = Duration::from_secs(15 * 60);
+
+/// A run about to be launched: `.await` it for a [`TrainRun`].
+#[must_use = "nothing is launched until it is awaited"]
+#[derive(Debug)]
+pub struct TrainLaunch {
+    config: TrainConfig,
+    run_id: Option<Result<RunId, InvalidName>>,
+    eval: Option<HuggingFaceDataset>,
+    shared_rows: SharedRows,
+    resources: Resources,
+    gym: Option<Gym>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum SharedRows {
+    Refused,
+    Allowed,
+}
+
+/// A run that could be launched, as [`TrainLaunch::check`] found it.
+#[derive(Clone, Debug)]
+pub struct Checked {
+    /// What would happen.
+    pub spec: RunSpec,
+    /// What a person should know although nothing is wrong.
+    pub notes: Vec<String>,
+}
+
+/// A spec and what its job needs beside it.
+struct Prepared {
+    gym: Gym,
+    spec: RunSpec,
+    secrets: BTreeMap<String, Secret>,
+    notes: Vec<String>,
+}
+
+impl TrainConfig {
+    /// Launches the run: `config.launch().await?`. See [`TrainLaunch`] for the options.
+    pub fn launch(self) -> TrainLaunch {
+        TrainLaunch {
+            config: self,
+            run_id: None,
+            eval: None,
+            shared_rows: SharedRows::Refused,
+            resources: Resources::default(),
+            gym: None,
+        }
+    }
+}
+
+impl TrainLaunch {
+    /// Launches with this client instead of [`Gym::from_env`].
+    pub fn on(mut self, gym: &Gym) -> Self {
+        self.gym = Some(gym.clone());
+        self
+    }
+
+    /// Names the run. A run of this name that stands still is continued from its last published
+    /// state, one that runs is attached to, one that succeeded is returned as it is; in each case
+    /// its spec must be the same. Unset: a new name.
+    pub fn run_id(mut self, id: impl AsRef<str>) -> Self {
+        self.run_id = Some(id.as_ref().parse());
+        self
+    }
+
+    /// Evaluates on these rows as the recipe's `eval_interval` says. A row that is also a training
+    /// row is refused.
+    pub fn eval(mut self, dataset: HuggingFaceDataset) -> Self {
+        self.eval = Some(dataset);
+        self
+    }
+
+    /// Lets training and evaluation share rows.
+    pub fn allow_shared_rows(mut self, yes: bool) -> Self {
+        self.shared_rows = if yes { SharedRows::Allowed } else { SharedRows::Refused };
+        self
+    }
+
+    /// What it computes with; the recipe's `device` and `dtype` go before it.
+    pub fn resources(mut self, resources: Resources) -> Self {
+        self.resources = resources;
+        self
+    }
+
+    /// Does everything but start: fetches model and rows, makes the spec, and has `gym-runtime
+    /// check` try the tokenizer and the chat template on the rows.
+    ///
+    /// # Errors
+    /// Those of the launch; [`Error::Check`] with the runtime's words.
+    pub async fn check(self) -> Result<Checked, Error> {
+        let Prepared { gym, spec, notes, .. } = self.prepare().await?;
+        runtime_check::check(&gym, &spec).await?;
+        Ok(Checked { spec, notes })
+    }
+
+    async fn start(self) -> Result<TrainRun, Error> {
+        let Prepared { gym, spec, secrets, notes } = self.prepare().await?;
+        let spec = spec_file::settle(&gym, spec).await?;
+        let run = TrainRun::new(&gym, spec).with_notes(notes);
+        if !run.is_live().await? && run.stored_state().await? != Some(RunState::Succeeded) {
+            let request = Request {
+                environment: run.spec().environment.clone(),
+                secrets,
+                if_existing: IfExisting::Adopt,
+                ..Request::new(Workload::Train {
+                    run_id: run.training_run_id().clone(),
+                    store: gym.store().url(),
+                    threads: run.spec().node.threads,
+                })
+            };
+            gym.backend().submit(request).await?;
+        }
+        Ok(run)
+    }
+
+    async fn prepare(self) -> Result<Prepared, Error> {
+        let Self { mut config, run_id, eval, shared_rows, resources, gym } = self;
+        let run_id = run_id.unwrap_or_else(|| Ok(RunId::generate()))?;
+        // What can be seen at once, before anything is fetched.
+        config.check_with(&Facts { eval: Some(eval.is_some()), ..Facts::default() })?;
+        let program = config.recipe.custom_rm_function.map(|_| program::current()).transpose()?;
+        let gym = gym.map_or_else(Gym::from_env, Ok)?;
+
+        let mut secrets = BTreeMap::new();
+        if let Some(opd) = &mut config.recipe.opd {
+            address(&gym, &mut opd.teacher).await?;
+            secrets = take_token(&gym, &JobId::train(&run_id), &mut opd.teacher)?;
+        }
+        let model_folder = gym.model_folder(config.model).await.map_err(Error::Model)?;
+        let train = materialise(&gym, &config.dataset, "training").await?;
+        let mut notes = train.notes.clone();
+        let eval = match &eval {
+            Some(eval) => {
+                let rows = materialise(&gym, eval, "evaluation").await?;
+                if shared_rows == SharedRows::Refused {
+                    refuse_shared_rows(&train, &rows).map_err(Error::SharedRows)?;
+                }
+                notes.extend(rows.notes);
+                Some(rows.rows)
+            }
+            None => None,
+        };
+        let program = match program {
+            Some(program) => Some(program.upload(gym.store().as_ref()).await?),
+            None => None,
+        };
+        let node = resources.node(gym.backend().as_ref(), &model_folder)?;
+        let train: RowsRef = train.rows;
+        notes.extend(config.explain().notes);
+        let spec = config::resolve(Resolve { config: &config, run_id, model_folder, train, eval, program, node })?;
+        Ok(Prepared { gym, spec, secrets, notes })
+    }
+}
+
+impl IntoFuture for TrainLaunch {
+    type Output = Result<TrainRun, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.start())
+    }
+}
+
+async fn materialise(gym: &Gym, dataset: &HuggingFaceDataset, rows: &'static str) -> Result<Materialised, Error> {
+    dataset.materialise(gym.store().as_ref()).await.map_err(|source| Error::Dataset { rows, source })
+}
+
+/// Gives a teacher that was named as a deployment its address, once it answers.
+async fn address(gym: &Gym, teacher: &mut Teacher) -> Result<(), Error> {
+    let Some(name) = teacher.url.strip_prefix(deploy::BY_NAME) else { return Ok(()) };
+    let name: AppName = name.parse()?;
+    let wait = async {
+        let deployment = Deployment::find(gym.backend(), &name).await?;
+        deployment.wait_until_ready(TEACHER_PATIENCE).await?;
+        deployment.generate_url()
+    };
+    teacher.url = wait.await.map_err(|error| Error::Teacher(Box::new(error)))?;
+    Ok(())
+}
+
+/// A token in a variable of this program becomes a secret of the job.
+fn take_token(gym: &Gym, id: &JobId, teacher: &mut Teacher) -> Result<BTreeMap<String, Secret>, Error> {
+    let Some(SecretRef::Env(variable)) = &teacher.token else { return Ok(BTreeMap::new()) };
+    let token = env::var(variable).ok().filter(|token| !token.trim().is_empty());
+    let token = token.ok_or_else(|| Error::NoToken { variable: variable.clone() })?;
+    teacher.token = Some(gym.backend().secret_ref(id, TEACHER_TOKEN));
+    Ok(BTreeMap::from([(TEACHER_TOKEN.to_owned(), Secret::new(token.trim()))]))
+}
+
+/// A job that was never submitted is not an error here.
+pub(super) fn known<T>(found: Result<T, backend::Error>) -> Result<Option<T>, backend::Error> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(backend::Error::UnknownJob { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,120 @@
+//! Where a run is: its own word, checked against its process.
+
+use training_gym_core::ids::RunId;
+use training_gym_core::record::{Cause, Failure, RunState, RunStatus, StepMetrics, keys};
+use training_gym_core::store;
+
+use super::launch::known;
+use super::spec_file::unreadable;
+use super::{Error, TrainRun};
+use crate::backend::local::LAST_LINES;
+use crate::backend::{Exit, Job, JobState, LogOptions};
+use crate::gym::Gym;
+
+/// Causes whose exit code tells them apart.
+const BY_CODE: [Cause; 7] = [
+    Cause::InvalidInput,
+    Cause::Teacher,
+    Cause::Reward,
+    Cause::Numerics,
+    Cause::Store,
+    Cause::Superseded,
+    Cause::OutOfMemory,
+];
+
+impl TrainRun {
+    /// Where the run is. A run whose process is gone without a last word has failed, with
+    /// [`Cause::Died`], how it ended, and its last log lines.
+    ///
+    /// # Errors
+    /// When the store or the backend fails.
+    pub async fn status(&self) -> Result<RunStatus, Error> {
+        let job = known(self.gym().backend().job(&self.job_id()).await)?;
+        let stored = read(self.gym(), self.training_run_id()).await?;
+        let Some(job) = job else { return Ok(stored.unwrap_or_else(|| self.pending(None))) };
+        if let Some(status) = current(stored.clone(), &job)
+            && (job.state.is_live() || status.state.is_terminal())
+        {
+            return Ok(status);
+        }
+        let JobState::Ended(exit) = &job.state else { return Ok(self.pending(stored)) };
+        // Its last word may have come between the two looks.
+        let stored = read(self.gym(), self.training_run_id()).await?;
+        match current(stored.clone(), &job) {
+            Some(status) if status.state.is_terminal() => Ok(status),
+            _ => self.ended(stored, exit).await,
+        }
+    }
+
+    /// What the run itself said last, whichever attempt it was.
+    pub(super) async fn stored_state(&self) -> Result<Option<RunState>, Error> {
+        Ok(read(self.gym(), self.training_run_id()).await?.map(|status| status.state))
+    }
+
+    fn pending(&self, before: Option<RunStatus>) -> RunStatus {
+        let (step, attempt) = before.map_or((0, 0), |status| (status.step, status.attempt));
+        RunStatus {
+            state: RunState::Pending,
+            step,
+            num_rollout: self.spec().num_rollout,
+            attempt,
+            updated_at: 0.0,
+            failure: None,
+            notes: Vec::new(),
+        }
+    }
+
+    async fn ended(&self, before: Option<RunStatus>, exit: &Exit) -> Result<RunStatus, Error> {
+        let status = before.unwrap_or_else(|| self.pending(None));
+        if exit.cancelled {
+            return Ok(RunStatus { state: RunState::Cancelled, failure: None, ..status });
+        }
+        let options = LogOptions { tail: Some(LAST_LINES), follow: false };
+        let lines = self.gym().backend().logs(&self.job_id(), options).await?.lines().await?;
+        let lines: String = lines.iter().map(|line| format!("\n  | {line}")).collect();
+        let quoted = if lines.is_empty() { String::new() } else { format!("; its last log lines:{lines}\n") };
+        let cause = BY_CODE.into_iter().find(|cause| exit.code == Some(i32::from(cause.exit_code())));
+        let failure = Failure {
+            cause: cause.unwrap_or(Cause::Died),
+            sentence: format!("the trainer {exit}{quoted}"),
+            next_step: format!(
+                "read the whole log with `logs()`; launch again with `.run_id(\"{}\")` to continue from the last \
+                 published state",
+                self.training_run_id()
+            ),
+            retryable: cause.is_none(),
+        };
+        Ok(RunStatus { state: RunState::Failed, failure: Some(failure), ..status })
+    }
+
+    /// What the run has measured so far, a line a step.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn metrics(&self) -> Result<Vec<StepMetrics>, Error> {
+        let key = keys::metrics(self.training_run_id());
+        let object = match self.gym().store().get(&key).await {
+            Ok(object) => object,
+            Err(store::Error::NotFound { .. }) => return Ok(Vec::new()),
+            Err(error) => return Err(error.into()),
+        };
+        // Whole lines only: the last may be half written.
+        let whole = object.bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+        let lines = object.bytes[..whole].split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
+        lines.map(|line| serde_json::from_slice(line).map_err(unreadable(&key))).collect()
+    }
+}
+
+/// The status, unless an earlier attempt wrote it.
+fn current(stored: Option<RunStatus>, job: &Job) -> Option<RunStatus> {
+    stored.filter(|status| status.updated_at >= job.submitted_at)
+}
+
+async fn read(gym: &Gym, run_id: &RunId) -> Result<Option<RunStatus>, Error> {
+    let key = keys::status(run_id);
+    match gym.store().get(&key).await {
+        Ok(object) => serde_json::from_slice(&object.bytes).map(Some).map_err(unreadable(&key)),
+        Err(store::Error::NotFound { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,214 @@
+//! Runs on the local backend, with a stand-in for `gym-runtime` (`fixtures/fake_runtime.py`).
+
+mod support;
+
+use std::time::Duration;
+
+use support::{Home, alive, wait_until};
+use training_gym::config::{Environment, Opd, Recipe, TrainConfig};
+use training_gym::dataset::HuggingFaceDataset;
+use training_gym::deploy::CustomDeployment;
+use training_gym::run::{Cause, Error, RunState, TrainRun};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn rows(home: &Home, name: &str, problems: &[&str]) -> HuggingFaceDataset {
+    let path = home.path().join(name);
+    let lines = problems.iter().map(|problem| serde_json::json!({"prompt": problem, "label": 4}).to_string() + "\n");
+    std::fs::write(&path, lines.collect::<String>()).unwrap();
+    HuggingFaceDataset::file(path).input_key("prompt").label_key("label")
+}
+
+fn config(home: &Home, scene: &str) -> TrainConfig {
+    TrainConfig {
+        model: home.model(scene),
+        dataset: rows(home, "train.jsonl", &["2 + 2 = ?", "1 + 3 = ?"]),
+        recipe: Recipe {
+            num_rollout: Some(3),
+            rollout_batch_size: Some(2),
+            n_samples_per_prompt: Some(2),
+            environment: Some(Environment::from([("COLOUR", "green")])),
+            opd: Some(Opd::to_url("http://127.0.0.1:9/generate")),
+            ..Recipe::default()
+        },
+    }
+}
+
+async fn ended(run: &TrainRun) -> training_gym_core::record::RunStatus {
+    wait_until(|| async {
+        let status = run.status().await.unwrap();
+        status.state.is_terminal().then_some(status)
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_goes_from_launch_to_checkpoints() {
+    let home = Home::new();
+    let gym = home.gym();
+    let run = config(&home, "fine").launch().on(&gym).await.unwrap();
+    let result = run.result().await.unwrap();
+    assert_eq!(result.training_run_id(), run.training_run_id());
+    let checkpoint = result.checkpoints().last();
+    assert_eq!((checkpoint.step, result.checkpoints().len()), (3, 2));
+    assert_eq!(checkpoint.model, home.model("fine"));
+    assert!(checkpoint.path.join("config.json").is_file());
+    assert_eq!(result.metrics().len(), 3);
+    assert_eq!(run.metrics().await.unwrap()[2].step, 3);
+
+    let log = run.logs().await.unwrap().lines().await.unwrap();
+    let threads = run.spec().node.threads;
+    assert!(log.contains(&format!("OMP_NUM_THREADS={threads}")) && log.contains(&"COLOUR=green".to_owned()), "{log:?}");
+
+    // Another program: by id, and in the list.
+    let other = home.gym().run(run.training_run_id().as_str()).await.unwrap();
+    assert_eq!(other.status().await.unwrap().state, RunState::Succeeded);
+    assert_eq!(other.result().await.unwrap().checkpoints().last(), checkpoint);
+    let listed = gym.runs().await.unwrap();
+    assert_eq!((listed.len(), listed[0].status.state), (1, RunState::Succeeded));
+    assert!(matches!(gym.run("run-nobody").await, Err(Error::NotFound { .. })));
+    assert_eq!(alive(&home.path().join("jobs")), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trainer_that_dies_without_a_word_has_failed() {
+    let home = Home::new();
+    let gym = home.gym();
+    let run = config(&home, "killed").launch().on(&gym).await.unwrap();
+    let status = ended(&run).await;
+    let failure = status.failure.unwrap();
+    assert_eq!((status.state, failure.cause, failure.retryable), (RunState::Failed, Cause::Died, true));
+    assert!(failure.sentence.contains("SIGKILL") && failure.sentence.contains("out of memory"), "{}", failure.sentence);
+    assert!(failure.sentence.contains("allocating 90 GB"), "{}", failure.sentence);
+    assert!(failure.next_step.contains(run.training_run_id().as_str()), "{}", failure.next_step);
+    let error = run.result().await.unwrap_err();
+    assert_eq!(error.cause(), Some(Cause::Died));
+
+    let run = config(&home, "exit-8").launch().on(&gym).await.unwrap();
+    assert_eq!(ended(&run).await.failure.unwrap().cause, Cause::OutOfMemory);
+    let run = config(&home, "fails").launch().on(&gym).await.unwrap();
+    let error = run.result().await.unwrap_err();
+    assert_eq!(error.cause(), Some(Cause::Teacher));
+    assert!(error.to_string().contains("answers with null") && error.to_string().contains("restart it"), "{error}");
+    let run = config(&home, "empty").launch().on(&gym).await.unwrap();
+    let error = run.result().await.unwrap_err();
+    assert!(matches!(error, Error::NoCheckpoint { .. }), "a success without a checkpoint is none: {error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_id_continues_attaches_or_is_refused() {
+    let home = Home::new();
+    let gym = home.gym();
+    let launch = |config: TrainConfig| config.launch().run_id("mine").on(&gym);
+    let run = launch(config(&home, "recovers")).await.unwrap();
+    assert_eq!(ended(&run).await.state, RunState::Failed);
+
+    let mut changed = config(&home, "recovers");
+    changed.recipe.lr = Some(0.5);
+    let error = launch(changed).await.unwrap_err().to_string();
+    for part in ["`mine`", "update.optimizer.lr", "0.5", "run_id"] {
+        assert!(error.contains(part), "{part} is not in: {error}");
+    }
+
+    // The teacher moved: another address is no other run.
+    let mut moved = config(&home, "recovers");
+    moved.recipe.opd = Some(Opd::to_url("http://127.0.0.1:10/generate"));
+    let run = launch(moved).await.unwrap();
+    assert_eq!(run.result().await.unwrap().checkpoints().last().step, 3, "the old attempt's failure is not this one's");
+    assert!(run.spec().teacher.as_ref().unwrap().url.contains(":10/"));
+    let stored = gym.run("mine").await.unwrap();
+    assert_eq!(stored.spec(), run.spec());
+
+    // Done is done: nothing is started again.
+    let again = launch(config(&home, "recovers")).await.unwrap();
+    again.result().await.unwrap();
+    assert_eq!(again.metrics().await.unwrap().len(), run.metrics().await.unwrap().len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_run_is_attached_to_and_cancelled() {
+    let home = Home::new();
+    let gym = home.gym();
+    let launch = || config(&home, "waits").launch().run_id("long").on(&gym);
+    let (first, second) = tokio::join!(launch(), launch());
+    let (first, second) = (first.unwrap(), second.unwrap());
+    assert_eq!(first.spec(), second.spec());
+    wait_until(|| async { (first.status().await.unwrap().state == RunState::Running).then_some(()) }).await;
+    assert_eq!(alive(&home.path().join("jobs")).len(), 1, "one supervisor");
+    second.cancel().await.unwrap();
+    assert_eq!(alive(&home.path().join("jobs")), Vec::<String>::new());
+    assert_eq!(first.status().await.unwrap().state, RunState::Cancelled);
+    assert!(matches!(first.result().await, Err(Error::Cancelled { step: 1, .. })));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_teacher_that_is_still_starting_is_waited_for() {
+    let home = Home::new();
+    let gym = home.gym();
+    let teacher = CustomDeployment::launch(home.model("fine")).app_name("teacher").on(&gym).await.unwrap();
+    let mut config = config(&home, "fine");
+    config.recipe.opd = Some(Opd::from(&teacher));
+    let run = config.launch().on(&gym).await.unwrap();
+    let spec = run.spec().teacher.clone().unwrap();
+    teacher.wait_until_ready(PATIENCE).await.unwrap();
+    assert_eq!(spec.url, teacher.generate_url().unwrap());
+    run.result().await.unwrap();
+    let log = run.logs().await.unwrap().lines().await.unwrap();
+    let hash = training_gym_core::ids::ContentHash::of(teacher.token().unwrap().expose().as_bytes());
+    assert!(log.iter().any(|line| line.contains(hash.as_str())), "the trainer finds the teacher's token: {log:?}");
+    teacher.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_in_a_variable_becomes_a_secret_of_the_job() {
+    let home = Home::new();
+    let gym = home.gym();
+    let mut config = config(&home, "fine");
+    // Every process has a PATH; here it stands for a token.
+    config.recipe.opd = Some(Opd::to_url("http://127.0.0.1:9/generate").token_env("PATH"));
+    let run = config.clone().launch().on(&gym).await.unwrap();
+    run.result().await.unwrap();
+    let hash = training_gym_core::ids::ContentHash::of(std::env::var("PATH").unwrap().trim().as_bytes());
+    let log = run.logs().await.unwrap().lines().await.unwrap();
+    assert!(log.iter().any(|line| line.contains(hash.as_str())), "{log:?}");
+
+    config.recipe.opd = Some(Opd::to_url("http://127.0.0.1:9/generate").token_env("GYM_TEST_UNSET_TOKEN"));
+    let error = config.launch().on(&gym).await.unwrap_err();
+    assert!(error.to_string().contains("GYM_TEST_UNSET_TOKEN"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn shared_rows_are_refused_unless_allowed() {
+    let home = Home::new();
+    let gym = home.gym();
+    let eval = || rows(&home, "eval.jsonl", &["5 + 5 = ?", "1 + 3 = ?"]);
+    let launch = || config(&home, "fine").launch().eval(eval()).on(&gym);
+    let error = launch().await.unwrap_err();
+    assert!(matches!(error, Error::SharedRows(_)), "{error}");
+    assert!(error.to_string().contains("allow_shared_rows"), "{error}");
+    assert!(gym.runs().await.unwrap().is_empty(), "nothing was started");
+    launch().allow_shared_rows(true).await.unwrap().result().await.unwrap();
+    let other = rows(&home, "held-out.jsonl", &["5 + 5 = ?"]);
+    let run = config(&home, "fine").launch().eval(other).on(&gym).await.unwrap();
+    assert_eq!(run.spec().eval.as_ref().unwrap().rows.rows, 1);
+    run.result().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_run_is_refused_before_anything_starts() {
+    let home = Home::new();
+    let gym = home.gym();
+    let mut bad = config(&home, "fine");
+    bad.recipe.rollout_batch_size = Some(0);
+    let error = bad.launch().on(&gym).await.unwrap_err().to_string();
+    assert!(error.contains("recipe.rollout_batch_size = 0"), "{error}");
+    let error = config(&home, "fine").launch().run_id("Not A Name").on(&gym).await.unwrap_err().to_string();
+    assert!(error.contains("Not A Name"), "{error}");
+
+    let checked = config(&home, "fine").launch().on(&gym).check().await.unwrap();
+    assert_eq!(checked.spec.data.train.rows, 2);
+    let error = config(&home, "no-template").launch().on(&gym).check().await.unwrap_err().to_string();
+    assert!(error.contains("no chat template"), "{error}");
+    assert!(gym.runs().await.unwrap().is_empty());
+    assert!(gym.backend().list().await.unwrap().is_empty());
+}
