@@ -21,7 +21,6 @@
 //! | [`text`] | tokenizer, chat template, stops |
 //! | [`model`] | families, layers, key-value cache, weights |
 //! | [`serve`] | OpenAI's and SGLang's HTTP on the same engine |
-//! | [`pretrain`] | supervised training from random weights: the demo's models |
 //! | [`check`] | what a launch asks before it computes |
 //! | [`supervise`] | the parent of a local job |
 //! | [`telemetry`], [`memory`] | logs; the allocator |

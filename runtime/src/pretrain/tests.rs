@@ -43,10 +43,10 @@ fn folder() -> tempfile::TempDir {
     folder
 }
 
-fn options(folder: &Path, rows: &str) -> Options {
+fn options(folder: &Path, rows: &str) -> PretrainOptions {
     let path = folder.join("rows.jsonl");
     std::fs::write(&path, rows).unwrap();
-    Options {
+    PretrainOptions {
         model: folder.to_owned(),
         rows: path,
         batch_size: 8,
