@@ -16,8 +16,9 @@ mod demo;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use demo::{Arguments, Deployments, Report};
+use demo::{Arguments, Outcome, Scale, Started};
 use training_gym::prelude::*;
+use training_gym::scorers::score_answer;
 
 /// 1 for the right answer, −1 for a wrong one, as in the DAPO paper.
 #[training_gym::reward]
@@ -28,11 +29,10 @@ async fn math_opd_rm(sample: &mut Sample) -> Result<f64, RewardError> {
     Ok(score)
 }
 
-/// The same score for a row of the evaluation.
+/// The same judgement of a row of the evaluation.
 fn score_row(row: &Row, reply: &ChatReply) -> f64 {
-    let response =
-        if reply.content.is_empty() { reply.reasoning_content.as_deref().unwrap_or("") } else { &reply.content };
-    f64::from(u8::from(score_answer(response, &row.label) == 1.0))
+    let reasoning = reply.reasoning_content.as_deref().unwrap_or_default();
+    score_answer(if reply.content.is_empty() { reasoning } else { &reply.content }, &row.label)
 }
 
 #[training_gym::main]
@@ -40,47 +40,51 @@ async fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     let began = Instant::now();
     let gym = demo::gym(&arguments)?;
-    let scale = demo::scale(&arguments);
-    // Everything that is deployed here is stopped at the end, also when something fails.
-    let mut deployments = Deployments::default();
-    let outcome = run(&arguments, &gym, &scale, &mut deployments).await;
-    deployments.stop_all().await;
-    let report = Report { seconds: began.elapsed().as_secs_f64(), ..outcome? };
-    report.print(&arguments)
+    let scale = demo::scale(&arguments)?;
+    // What is started here is stopped here, also when something fails.
+    let mut started = Started::default();
+    let outcome = tokio::select! {
+        outcome = distil(&arguments, &gym, &scale, &mut started) => outcome,
+        _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
+    };
+    started.stop().await;
+    outcome?.print(&arguments, began.elapsed().as_secs_f64())
 }
 
-async fn run(
-    arguments: &Arguments,
-    gym: &Gym,
-    scale: &demo::Scale,
-    deployments: &mut Deployments,
-) -> anyhow::Result<Report> {
+async fn distil(arguments: &Arguments, gym: &Gym, scale: &Scale, started: &mut Started) -> anyhow::Result<Outcome> {
     // Deploy the student as it is, and the teacher. A CustomDeployment promises per-token
     // log-probabilities, which is what a teacher is asked for.
     let student = scale.student;
-    let base = Endpoint::launch(student).app_name("base-student").unauthenticated(true).recreate_if_existing(true).on(gym).await?;
-    deployments.add(&base);
-    let teacher = CustomDeployment::launch(scale.teacher).app_name("teacher").recreate_if_existing(true).on(gym).await?;
-    deployments.add(&teacher);
+    let base = Endpoint::launch(student)
+        .app_name("base-student")
+        .unauthenticated(true)
+        .recreate_if_existing(true)
+        .on(gym)
+        .await?;
+    started.deployment(&base);
+    let teacher =
+        CustomDeployment::launch(scale.teacher).app_name("teacher").recreate_if_existing(true).on(gym).await?;
+    started.deployment(&teacher);
     base.wait_until_ready(Duration::from_secs(15 * 60)).await?;
     println!("student base model deployed to {}", base.url()?);
     teacher.wait_until_ready(Duration::from_secs(15 * 60)).await?;
     println!("teacher deployed to {}", teacher.url()?);
 
-    // The problems: some to train on, others to evaluate on.
-    let train = scale.train.clone();
-    let eval = scale.eval.clone();
+    // Is the teacher good enough to teach, and how far is the student behind?
+    let score = |deployment| {
+        let evaluation = evaluate(deployment, &scale.eval, score_row);
+        evaluation.options(scale.chat_options()).max_concurrency(16)
+    };
+    let teacher_report = score(&teacher).await?;
+    println!("{teacher_report}");
+    let base_report = score(&base).await?;
+    println!("{base_report}");
+    base.stop().await?;
 
-    // First, is the teacher good enough to teach, and how far is the student behind?
-    let evaluation = scale.evaluation();
-    let teacher_report = evaluation.run(&teacher, &eval, score_row).await?;
-    println!("teacher: {teacher_report}");
-    let base_report = evaluation.run(&base, &eval, score_row).await?;
-    println!("base student: {base_report}");
-
+    // Train the student on its own responses.
     let run = TrainConfig {
         model: student,
-        dataset: train,
+        dataset: scale.train.clone(),
         recipe: Recipe {
             custom_rm_function: Some(MATH_OPD_RM),
             opd: Some(Opd { opd_kl_coef: 1.0, ..Opd::from(&teacher) }),
@@ -91,20 +95,18 @@ async fn run(
     .launch()
     .on(gym)
     .await?;
+    started.run(&run);
     println!("run id: {}", run.training_run_id());
-    deployments.watch(&run);
-
-    let result = run.result().await?; // progress bars; Ctrl-C detaches, never kills
+    let result = run.result().await?;
     let checkpoint = result.checkpoints().last();
     println!("checkpoint: {}", checkpoint.path.display());
 
-    // Deploy what was trained and evaluate it like the base.
+    // Deploy what was trained, and evaluate it like the base.
     let trained = Endpoint::launch(checkpoint).app_name("trained-student").recreate_if_existing(true).on(gym).await?;
-    deployments.add(&trained);
+    started.deployment(&trained);
     trained.wait_until_ready(Duration::from_secs(15 * 60)).await?;
     println!("checkpoint deployed to {}", trained.url()?);
-    let trained_report = evaluation.run(&trained, &eval, score_row).await?;
-    println!("trained student: {trained_report}");
-
-    Ok(Report::new(teacher_report, base_report, trained_report))
+    let trained_report = score(&trained).await?;
+    println!("{trained_report}");
+    Ok(Outcome { teacher: teacher_report, base: base_report, trained: trained_report })
 }

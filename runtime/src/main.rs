@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use training_gym_runtime::settings::{Cli, Role};
-use training_gym_runtime::{check, memory, pipeline, serve, settings, supervise, telemetry};
+use training_gym_runtime::{check, memory, pipeline, pretrain, serve, settings, supervise, telemetry};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -18,13 +18,14 @@ fn main() -> ExitCode {
         Role::Serve { spec, ready } => {
             report(settings::serve_spec(&spec).map_err(anyhow::Error::from).and_then(|spec| {
                 settings::use_threads(&spec.node);
-                { let _ = (spec, ready); Ok(0) }
+                serve::run(spec, ready.as_deref()).map(|()| 0)
             }))
         }
         Role::Check { model, rows, raw, chat_template_kwargs, max_prompt_len } => {
             let request = check::Request { model, rows, raw, chat_template_kwargs, max_prompt_len };
             report(check::run(&request).map(|()| 0))
         }
+        Role::Pretrain(options) => report(pretrain::run(&options).map(|_| 0).map_err(anyhow::Error::from)),
         Role::Supervise { .. } => unreachable!("answered above"),
     }
 }
