@@ -4,6 +4,7 @@ use tch::Tensor;
 
 use super::cache::{DecodeRows, LayerCache, WriteRows};
 use super::config::ModelConfig;
+use super::cpu;
 use super::packing::Packing;
 use super::projection::{Named, Norm, Projection};
 use super::rotary::Angles;
@@ -72,16 +73,22 @@ impl Attention {
     /// Queries, keys (both normalised and rotated) and values of some tokens: `[n, A + 2K, D]`.
     fn heads_of(&self, x: &Tensor, angles: &Angles) -> Tensor {
         let Heads { query, key_value, dimension } = self.heads;
-        let all = self.qkv.all(x).view([-1, query + 2 * key_value, dimension]);
-        let rotated = all.narrow(1, 0, query + key_value);
-        match &self.norms {
-            None => angles.rotate_to(&rotated, &rotated),
-            Some((q_norm, k_norm)) => {
-                let q = q_norm.forward(&all.narrow(1, 0, query));
-                let k = k_norm.forward(&all.narrow(1, query, key_value));
-                angles.rotate_to(&q, &all.narrow(1, 0, query));
-                angles.rotate_to(&k, &all.narrow(1, query, key_value));
-            }
+        let mut all = self.qkv.all(x).view([-1, query + 2 * key_value, dimension]);
+        let (q_norm, k_norm) = self.norms.as_ref().map(|(q, k)| (q, k)).unzip();
+        if cpu::applies(all.kind(), all.device(), dimension as usize / 2) {
+            cpu::norm_rotate(cpu::Tokens {
+                heads: cpu::numbers_mut(&mut all),
+                all: (query + 2 * key_value) as usize,
+                groups: [(query as usize, q_norm.map(Norm::numbers)), (key_value as usize, k_norm.map(Norm::numbers))],
+                angles: cpu::numbers(angles.rows()),
+                dimension: dimension as usize,
+            });
+            return all;
+        }
+        for (from, count, norm) in [(0, query, q_norm), (query, key_value, k_norm)] {
+            let heads = all.narrow(1, from, count);
+            let normal = norm.map_or_else(|| heads.shallow_clone(), |norm| norm.forward(&heads));
+            angles.rotate_to(&normal, &heads);
         }
         all
     }
@@ -100,7 +107,7 @@ impl Attention {
         let Heads { query, key_value, .. } = self.heads;
         let all = self.heads_of(x, angles);
         if let Some((cache, rows)) = cache {
-            cache.write(&all.narrow(1, query, 2 * key_value), rows);
+            cache.write(&all, rows);
         }
         packing.attend(
             &all.narrow(1, 0, query),
@@ -116,11 +123,24 @@ impl Attention {
     pub(super) fn decode(&self, x: &Tensor, angles: &Angles, cache: &mut LayerCache, rows: &DecodeRows) -> Tensor {
         let Heads { query, key_value, dimension } = self.heads;
         let all = self.heads_of(x, angles);
-        cache.write(&all.narrow(1, query, 2 * key_value), &rows.write);
+        cache.write(&all, &rows.write);
+        if cpu::applies(all.kind(), all.device(), dimension as usize) {
+            let cached = cpu::Cached {
+                heads: cpu::numbers(&all),
+                all: (query + 2 * key_value) as usize,
+                cache: cpu::numbers(cache.tensor()),
+                positions: cache.tensor().size()[2] as usize,
+                query: query as usize,
+                key_value: key_value as usize,
+                dimension: dimension as usize,
+            };
+            return cpu::attend(cached, &rows.lengths);
+        }
         // The query heads of one key head stand where a longer query would: no key is repeated.
         let q = all.narrow(1, 0, query).unflatten(1, [key_value, query / key_value]);
         let (k, v) = cache.read(rows);
-        let out = Tensor::scaled_dot_product_attention(&q, &k, &v, rows.mask.as_ref(), 0.0, false, None, false);
+        let mask = rows.mask(all.kind(), all.device());
+        let out = Tensor::scaled_dot_product_attention(&q, &k, &v, mask, 0.0, false, None, false);
         out.reshape([-1, query * dimension])
     }
 }

@@ -134,14 +134,14 @@ impl Decoder {
         let mut x = self.embed(ids);
         for (index, layer) in self.layers.iter().enumerate() {
             let place = cache.as_mut().map(|placing| placing.cache.layer(index)).zip(written.as_ref());
-            let mut mixed = layer.attention.prefill(&layer.input_norm.forward(&x), &angles, packing, place);
+            let mut mixed = layer.attention.prefill(&layer.input_norm.infer(&x), &angles, packing, place);
             if index + 1 == self.layers.len() {
                 (x, mixed) = (x.index_select(0, rows), mixed.index_select(0, rows));
             }
             x = layer.attention.output.add_to(&x, &mixed);
-            x = layer.feed_forward.add_to(&x, &layer.post_norm.forward(&x));
+            x = layer.feed_forward.add_to(&x, &layer.post_norm.infer(&x));
         }
-        self.norm.forward(&x)
+        self.norm.infer(&x)
     }
 
     /// For inference: one more token of each of the first slots.
@@ -154,11 +154,11 @@ impl Decoder {
         let angles = self.rotary.angles(&Tensor::from_slice(positions).to_device(ids.device()), limit);
         let mut x = self.embed(ids);
         for (index, layer) in self.layers.iter().enumerate() {
-            let mixed = layer.attention.decode(&layer.input_norm.forward(&x), &angles, cache.layer(index), &rows);
+            let mixed = layer.attention.decode(&layer.input_norm.infer(&x), &angles, cache.layer(index), &rows);
             x = layer.attention.output.add_to(&x, &mixed);
-            x = layer.feed_forward.add_to(&x, &layer.post_norm.forward(&x));
+            x = layer.feed_forward.add_to(&x, &layer.post_norm.infer(&x));
         }
-        self.norm.forward(&x)
+        self.norm.infer(&x)
     }
 }
 

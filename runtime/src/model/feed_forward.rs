@@ -2,6 +2,7 @@
 
 use tch::Tensor;
 
+use super::cpu;
 use super::projection::{Named, Projection};
 
 /// `down(silu(gate(x)) · up(x))`.
@@ -30,7 +31,11 @@ impl FeedForward {
     pub(super) fn add_to(&self, residual: &Tensor, x: &Tensor) -> Tensor {
         let gate_up = self.gate_up.all(x);
         let width = gate_up.size()[1] / 2;
-        let gated = gate_up.narrow(1, 0, width).silu() * gate_up.narrow(1, width, width);
+        let gated = if cpu::applies(gate_up.kind(), gate_up.device(), width as usize) {
+            cpu::silu_mul(&gate_up)
+        } else {
+            gate_up.narrow(1, 0, width).silu() * gate_up.narrow(1, width, width)
+        };
         self.down.add_to(residual, &gated)
     }
 }

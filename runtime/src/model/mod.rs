@@ -13,6 +13,7 @@
 //! | `decoder` | the stack of layers, over `attention`, `feed_forward`, `projection`, `rotary` |
 //! | `packing` | sequences end to end, and attention that keeps them apart |
 //! | `cache` | keys and values of running sequences |
+//! | `cpu` | float32 steps between the matrix products, on a CPU |
 //! | `memory` | how the allocator treats large tensors |
 //!
 //! Llama 3, Qwen2 and Qwen3 are one decoder with different data. A family with other layers gets
@@ -21,6 +22,7 @@
 mod attention;
 mod cache;
 mod config;
+mod cpu;
 mod decoder;
 mod error;
 mod feed_forward;

@@ -2,6 +2,8 @@
 
 use tch::Tensor;
 
+use super::cpu;
+
 /// A weight by its name in the checkpoint.
 pub(super) type Named = (String, Tensor);
 
@@ -108,6 +110,19 @@ impl Norm {
     /// Over the last dimension.
     pub(super) fn forward(&self, x: &Tensor) -> Tensor {
         x.rms_norm(self.weight.1.size(), Some(&self.weight.1), self.eps)
+    }
+
+    /// As [`Norm::forward`], for inference. # Shapes: `[n, H]` → `[n, H]`.
+    pub(super) fn infer(&self, x: &Tensor) -> Tensor {
+        if cpu::applies(x.kind(), x.device(), self.weight.1.numel()) {
+            return cpu::rms_norm(x, &self.weight.1, self.eps);
+        }
+        self.forward(x)
+    }
+
+    /// Scale and ε, for the CPU's kernels.
+    pub(super) fn numbers(&self) -> (&[f32], f32) {
+        (cpu::numbers(&self.weight.1), self.eps as f32)
     }
 
     pub(super) fn collect(&self, into: &mut Vec<Named>) {

@@ -11,6 +11,7 @@ use super::config::{ModelConfig, RopeScaling};
 /// cos and sin of some positions, ready to be applied: each `[n, 1, D]`.
 #[derive(Debug)]
 pub(super) struct Angles {
+    rows: Tensor,
     cos: Tensor,
     /// The first half is negated: `rotate_half(x)·sin = roll(x, D/2)·signed_sin`.
     signed_sin: Tensor,
@@ -25,6 +26,11 @@ impl Angles {
     /// As [`Angles::rotate`], written to `out`, which may be `x` itself.
     pub(super) fn rotate_to(&self, x: &Tensor, out: &Tensor) {
         let _ = (x * &self.cos).addcmul_out(out, &x.roll([self.half()], [-1]), &self.signed_sin);
+    }
+
+    /// `[n, 2, 1, D]`: cos, then sin with its first half negated.
+    pub(super) fn rows(&self) -> &Tensor {
+        &self.rows
     }
 
     fn half(&self) -> i64 {
@@ -62,7 +68,7 @@ impl Rotary {
             self.grow(limit.max(2 * known).max(64));
         }
         let rows = self.table.borrow().index_select(0, positions);
-        Angles { cos: rows.select(1, 0), signed_sin: rows.select(1, 1) }
+        Angles { cos: rows.select(1, 0), signed_sin: rows.select(1, 1), rows }
     }
 
     /// The product of position and frequency is rounded to float32, as the reference does.
