@@ -107,12 +107,19 @@ impl Decoder {
         Tensor::embedding(&self.embedding.1, ids, -1, false, false)
     }
 
-    /// Differentiable. # Shapes: `ids [T]` → `[T, H]`.
-    pub(super) fn forward(&self, ids: &Tensor, packing: &Packing) -> Tensor {
+    /// Differentiable; of some rows only, where given.
+    ///
+    /// # Shapes
+    /// `ids [T]`, `rows [N]` → `[T, H]` or `[N, H]`.
+    pub(super) fn forward(&self, ids: &Tensor, packing: &Packing, rows: Option<&Tensor>) -> Tensor {
         let angles = self.rotary.angles(packing.positions(), packing.longest());
         let mut x = self.embed(ids);
-        for layer in &self.layers {
-            x = &x + layer.attention.forward(&layer.input_norm.forward(&x), &angles, packing);
+        for (index, layer) in self.layers.iter().enumerate() {
+            let mut mixed = layer.attention.mix(&layer.input_norm.forward(&x), &angles, packing);
+            if let Some(rows) = rows.filter(|_| index + 1 == self.layers.len()) {
+                (x, mixed) = (x.index_select(0, rows), mixed.index_select(0, rows));
+            }
+            x = &x + layer.attention.output.part(0, &mixed);
             x = &x + layer.feed_forward.forward(&layer.post_norm.forward(&x));
         }
         self.norm.forward(&x)

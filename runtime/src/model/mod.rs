@@ -157,7 +157,21 @@ impl Model {
     /// When `lengths` does not add up to `T` or holds a zero.
     pub fn hidden(&self, input_ids: &Tensor, lengths: &[usize]) -> Tensor {
         let packing = self.packing(input_ids, lengths);
-        self.decoder.forward(&input_ids.to_device(self.options.device), &packing)
+        self.decoder.forward(&input_ids.to_device(self.options.device), &packing, None)
+    }
+
+    /// As [`Model::hidden`], of some rows only: the last layer computes no others, which is most
+    /// of its work where few rows carry loss.
+    ///
+    /// # Shapes
+    /// `input_ids [T]`, `rows [N]` (int64, places in the pack) → `[N, H]`.
+    ///
+    /// # Panics
+    /// As [`Model::hidden`], and when a row is not below `T`.
+    pub fn hidden_rows(&self, input_ids: &Tensor, lengths: &[usize], rows: &Tensor) -> Tensor {
+        let packing = self.packing(input_ids, lengths);
+        let device = self.options.device;
+        self.decoder.forward(&input_ids.to_device(device), &packing, Some(&rows.to_device(device)))
     }
 
     /// Scores of every vocabulary entry. # Shapes: `hidden [N, H]` → `[N, V]`, in the model's type.

@@ -7,6 +7,8 @@ use tch::{Device, Kind, Tensor};
 
 use super::*;
 
+type Change<'a> = &'a dyn Fn(&mut Vec<(String, Tensor)>);
+
 fn config_json(tied: bool) -> Value {
     json!({
         "architectures": ["Qwen3ForCausalLM"], "vocab_size": 40, "hidden_size": 16, "intermediate_size": 24,
@@ -92,7 +94,7 @@ fn shards_are_listed_in_an_index() {
 fn wrong_tensors_are_named() {
     let model = fresh(false, 3);
     let folder = folder_of(&model, false);
-    let refused = |change: &dyn Fn(&mut Vec<(String, Tensor)>)| {
+    let refused = |change: Change<'_>| {
         rewrite(&model, folder.path(), change);
         load(folder.path()).unwrap_err()
     };
@@ -193,6 +195,9 @@ fn packed_sequences_do_not_see_each_other() {
         let fused = model.prefill(&Tensor::from_slice(&ids), &lengths, &rows, None);
         let difference = (packed.index_select(0, &Tensor::from_slice(&rows)) - fused).abs().max().double_value(&[]);
         assert!(difference < 1e-5, "inference road of {lengths:?}: {difference:e}");
+        let some = model.hidden_rows(&Tensor::from_slice(&ids), &lengths, &Tensor::from_slice(&rows));
+        let difference = (packed.index_select(0, &Tensor::from_slice(&rows)) - some).abs().max().double_value(&[]);
+        assert!(difference < 1e-5, "some rows of {lengths:?}: {difference:e}");
         let mut start = 0;
         for &length in &lengths {
             let alone = model.hidden(&Tensor::from_slice(&ids[start..start + length]), &[length]);
