@@ -110,10 +110,10 @@ impl Decoder {
     /// Differentiable; of some rows only, where given.
     ///
     /// # Shapes
-    /// `ids [T]`, `rows [N]` → `[T, H]` or `[N, H]`.
-    pub(super) fn forward(&self, ids: &Tensor, packing: &Packing, rows: Option<&Tensor>) -> Tensor {
+    /// `rows [N]` → `[U, H]` or `[N, H]`.
+    pub(super) fn forward(&self, packing: &Packing, rows: Option<&Tensor>) -> Tensor {
         let angles = self.rotary.angles(packing.positions(), packing.longest());
-        let mut x = self.embed(ids);
+        let mut x = self.embed(packing.ids());
         for (index, layer) in self.layers.iter().enumerate() {
             let mut mixed = layer.attention.mix(&layer.input_norm.forward(&x), &angles, packing);
             if let Some(rows) = rows.filter(|_| index + 1 == self.layers.len()) {
@@ -128,17 +128,12 @@ impl Decoder {
     /// For inference: the hidden states of `rows`, with keys and values kept in a cache.
     ///
     /// # Shapes
-    /// `ids [T]`, `rows [N]` (int64) → `[N, H]`.
-    pub(super) fn prefill(
-        &self,
-        ids: &Tensor,
-        packing: &Packing,
-        rows: &Tensor,
-        mut cache: Option<Placing<'_>>,
-    ) -> Tensor {
+    /// `rows [N]` (int64) → `[N, H]`.
+    pub(super) fn prefill(&self, packing: &Packing, rows: &Tensor, mut cache: Option<Placing<'_>>) -> Tensor {
         let angles = self.rotary.angles(packing.positions(), packing.longest());
-        let written = cache.as_ref().map(|placing| placing.cache.write_rows(placing.lengths, placing.slots));
-        let mut x = self.embed(ids);
+        let written =
+            cache.as_ref().map(|placing| placing.cache.write_rows(packing.rows(), placing.lengths, placing.slots));
+        let mut x = self.embed(packing.ids());
         for (index, layer) in self.layers.iter().enumerate() {
             let place = cache.as_mut().map(|placing| placing.cache.layer(index)).zip(written.as_ref());
             let mut mixed = layer.attention.prefill(&layer.input_norm.infer(&x), &angles, packing, place);
