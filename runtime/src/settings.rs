@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use tch::{Device, Kind};
 use training_gym_core::ids::RunId;
 use training_gym_core::spec::{Dtype, NodeSpec, SecretRef, ServeSpec, VersionedServeSpec};
@@ -56,11 +56,42 @@ pub enum Role {
         #[arg(long)]
         max_prompt_len: Option<usize>,
     },
+    /// Make a model's weights from nothing, by supervised training
+    Pretrain(PretrainOptions),
     /// Start a local job and write down how it ends
     Supervise {
         /// The job's folder
         folder: PathBuf,
     },
+}
+
+/// How a model's weights are made from nothing.
+#[derive(Clone, Debug, Args)]
+pub struct PretrainOptions {
+    /// Folder with config.json, tokenizer and chat template; model.safetensors is written there
+    #[arg(long)]
+    pub model: PathBuf,
+    /// JSON lines of {"prompt", "response", "unscored"}, each read once, in order
+    #[arg(long)]
+    pub rows: PathBuf,
+    /// Rows of one optimizer step
+    #[arg(long, default_value_t = 32)]
+    pub batch_size: usize,
+    /// Peak learning rate, reached after the warm-up; a cosine takes it to a fiftieth
+    #[arg(long, default_value_t = 3e-3)]
+    pub lr: f64,
+    /// Steps from 0 to the peak
+    #[arg(long, default_value_t = 50)]
+    pub warmup: u64,
+    /// Decoupled weight decay of matrices
+    #[arg(long, default_value_t = 0.05)]
+    pub weight_decay: f64,
+    /// Seed of the fresh weights
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Threads of libtorch
+    #[arg(long, default_value_t = 1)]
+    pub threads: usize,
 }
 
 /// A setting that cannot be used.

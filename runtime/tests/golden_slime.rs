@@ -9,7 +9,8 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
-use training_gym_core::spec::{KlLossSpec, KlLossType};
+use training_gym_core::spec::{KlLossSpec, KlLossType, TeacherDialect};
+use training_gym_core::wire::teacher::{Sequence, response_logprobs};
 use training_gym_runtime::advantage::{DistillationSums, OpdTerm, group_relative, raw, subtract_reverse_kl, whiten};
 use training_gym_runtime::update::head::{OutputHead, Rows};
 use training_gym_runtime::update::loss::{Objective, PolicyClip, Tokens, kl_penalty, policy_loss};
@@ -129,9 +130,7 @@ fn golden_slime() {
     scores(&golden, &mut tally);
     advantages(&golden.json, &mut tally);
     whole_loss(&golden, &mut tally);
-    for _ in golden.json["teacher_trim"].as_array().into_iter().flatten() {
-        tally.unsupported("teacher_trim", "our requests ask for the response only");
-    }
+    teacher_trim(&golden.json, &mut tally);
     for _ in golden.json["cispo"]["cases"].as_array().into_iter().flatten() {
         tally.unsupported("cispo", "estimator cispo");
     }
@@ -143,6 +142,24 @@ fn golden_slime() {
     tally.print();
     for section in ["group_rewards", "kl", "policy_loss", "log_probs", "advantages", "policy_loss_full"] {
         assert!(tally.checked.contains_key(section), "no case of {section} was checked");
+    }
+}
+
+/// The reference asks for all positions and cuts; we ask for the response's only. The same server
+/// would answer that with the last positions, the first of them null: nothing precedes it.
+fn teacher_trim(json: &Value, tally: &mut Tally) {
+    for case in json["teacher_trim"].as_array().expect("cases") {
+        let all = case["input_token_logprobs"].as_array().expect("positions");
+        let tokens: Vec<i64> = all.iter().map(|position| position[1].as_i64().expect("an id")).collect();
+        let length = case["response_length"].as_u64().expect("a count") as usize;
+        let mut asked = all[all.len() - length - 1..].to_vec();
+        asked[0][0] = Value::Null;
+        let body = serde_json::json!([{ "meta_info": { "input_token_logprobs": asked } }]).to_string();
+        let sequence = Sequence::new(&tokens, length).expect("a prompt");
+        let scored = response_logprobs(TeacherDialect::Sglang, &[sequence], body.as_bytes()).expect("an answer");
+        let ours: Vec<f64> = scored[0].as_ref().expect("scored").iter().map(|&logprob| f64::from(logprob)).collect();
+        same("teacher_trim", &ours, &list(&case["teacher_log_probs"]), VALUE);
+        tally.checked("teacher_trim");
     }
 }
 

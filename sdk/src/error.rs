@@ -1,6 +1,6 @@
 //! One error for a whole program: the rooms' own, gathered.
 
-use crate::{backend, config, dataset, deploy, gym, hub, program, run};
+use crate::{backend, config, dataset, deploy, eval, gym, hub, program, run};
 
 /// Whatever can go wrong in the SDK. Each room's own error says what, why and what to do; this type
 /// only lets one `?` take them all.
@@ -34,6 +34,9 @@ pub enum Error {
     /// A deployment.
     #[error(transparent)]
     Deploy(#[from] deploy::Error),
+    /// An evaluation.
+    #[error(transparent)]
+    Eval(#[from] eval::Error),
     /// A training run.
     #[error(transparent)]
     Run(#[from] run::Error),
@@ -50,7 +53,9 @@ impl Error {
             Self::Backend(error) => error.hint(),
             Self::Deploy(error) => error.hint(),
             Self::Run(error) => error.hint(),
-            Self::Config(_) | Self::Dataset(_) | Self::Hub(_) | Self::Program(_) | Self::Store(_) => None,
+            Self::Config(_) | Self::Dataset(_) | Self::Eval(_) | Self::Hub(_) | Self::Program(_) | Self::Store(_) => {
+                None
+            }
         }
     }
 }

@@ -94,8 +94,8 @@ impl Gym {
         Ok(Self { inner: Arc::new(Inner { backend, store, hub: Hub::from_env()?, home, runtime: None }) })
     }
 
-    /// The same client with this `gym-runtime` program instead of the one that is found: see
-    /// [`LocalBackend::with_runtime`].
+    /// The same client on the local backend, with this `gym-runtime` program instead of the one that
+    /// is found: see [`LocalBackend::with_runtime`].
     #[must_use]
     pub fn with_runtime(self, program: impl Into<PathBuf>) -> Self {
         let program = program.into();

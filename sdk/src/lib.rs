@@ -1,4 +1,47 @@
 //! Post-train small language models by on-policy distillation, from one typed Rust program.
+//!
+//! ```no_run
+//! use training_gym::prelude::*;
+//!
+//! #[training_gym::main]
+//! async fn main() -> anyhow::Result<()> {
+//!     let student = models::QWEN3_0_6B;
+//!     let teacher = CustomDeployment::launch(models::QWEN3_4B).app_name("teacher").await?;
+//!     teacher.wait_until_ready(Duration::from_secs(15 * 60)).await?;
+//!
+//!     let dataset = HuggingFaceDataset::new("zhuzilin/dapo-math-17k").input_key("prompt").label_key("label");
+//!     let recipe = Recipe { num_rollout: Some(10), opd: Some(Opd::from(&teacher)), ..student.recipe() };
+//!     let config = TrainConfig { model: student, dataset: dataset.split("train[:100]")?, recipe };
+//!
+//!     let result = config.launch().await?.result().await?;
+//!     let trained = Endpoint::launch(result.checkpoints().last()).await?;
+//!     trained.wait_until_ready(Duration::from_secs(15 * 60)).await?;
+//!     println!("{}", trained.chat(&[Message::user("2 + 2 = ?")], &ChatOptions::default()).await?.content);
+//!     Ok(())
+//! }
+//! ```
+//!
+//! `examples/dapo_math_opd.rs` is the whole of it: a reward function, a baseline, and evaluation
+//! before and after.
+//!
+//! | room | what it holds |
+//! |---|---|
+//! | [`config`] | what a person types: model, recipe, distillation, run; the only road to a spec |
+//! | [`dataset`] | prompts and labels, from the hub or from files, split as `datasets` splits them |
+//! | [`hub`] | files from a Hugging Face hub, through the cache that Python's client shares |
+//! | [`reward`](mod@reward) | reward functions: `#[training_gym::reward]`, the sample they see, the worker |
+//! | [`scorers`] | rules that grade answers, equal to their references |
+//! | [`program`] | the person's own executable, shipped with a run that has a reward function |
+//! | [`deploy`] | a model behind HTTP: launch, wait, chat, log-probabilities, stop |
+//! | [`run`] | a training run: launch, watch, attach, cancel, checkpoints |
+//! | [`eval`] | how good a deployment is on held-out rows |
+//! | [`gym`] | the client: which backend and which store |
+//! | [`backend`] | where jobs run: one trait, and processes of this machine behind it |
+//! | [`error`] | one error for a whole program |
+//! | [`prelude`] | the names a program needs |
+//!
+//! What this is not: there is no tensor in this crate. Training, sampling and serving happen in
+//! `gym-runtime`, which reads specs and nothing else.
 
 #[doc(hidden)]
 pub mod __private;
@@ -16,7 +59,53 @@ pub mod reward;
 pub mod run;
 pub mod scorers;
 
-pub use training_gym_macros::{main, reward};
+/// Makes an `async fn main` the program's entry, and the program one that can be shipped.
+///
+/// A run with a custom reward ships this executable and starts it as the *reward worker*: then the
+/// registered functions are served and your `main` is not reached. Otherwise your `main` runs on a
+/// multi-threaded tokio runtime. It returns nothing, or a `Result` of any error; an error is printed
+/// with its chain of causes, and the exit code is 1.
+///
+/// ```
+/// #[training_gym::main]
+/// async fn main() -> anyhow::Result<()> {
+///     Ok(())
+/// }
+/// ```
+pub use training_gym_macros::main;
+/// Registers a reward function and makes a constant of it: `math_rm` becomes `MATH_RM`.
+///
+/// The function, `async` or not, stays as it is. The constant is a [`RewardFn`](reward::RewardFn):
+/// a name and a pointer, for `Recipe::custom_rm_function`, with `.call(&mut sample)` for unit tests.
+/// It captures nothing, since it runs in another process than the one that launches.
+///
+/// ```
+/// use training_gym::reward::{RewardError, Sample};
+///
+/// /// 1 for the right answer, −1 for a wrong one.
+/// #[training_gym::reward]
+/// async fn exact(sample: &mut Sample) -> Result<f64, RewardError> {
+///     Ok(if sample.response.trim() == sample.label { 1.0 } else { -1.0 })
+/// }
+/// # fn main() { assert_eq!(EXACT.name(), "exact"); }
+/// ```
+///
+/// With `post_process` it registers a group-level function: it sees all samples of a step, in order,
+/// after each is scored, and returns one reward for each; NaN leaves a sample ungraded. Its constant
+/// is a [`PostProcessFn`](reward::PostProcessFn), for `Recipe::custom_reward_post_process_function`.
+///
+/// ```
+/// use training_gym::reward::{RewardError, Sample};
+///
+/// #[training_gym::reward(post_process)]
+/// fn from_scores(samples: &mut [Sample]) -> Result<Vec<f64>, RewardError> {
+///     Ok(samples.iter().map(|sample| sample.score.unwrap_or(f64::NAN)).collect())
+/// }
+/// # fn main() { assert_eq!(FROM_SCORES.name(), "from_scores"); }
+/// ```
+///
+/// Two functions of one kind and name are refused at start.
+pub use training_gym_macros::reward;
 
 // The macros write `::training_gym::…`, also inside this crate.
 extern crate self as training_gym;

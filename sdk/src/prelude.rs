@@ -1,1 +1,16 @@
-//! prelude
+//! What a program needs: `use training_gym::prelude::*;`.
+
+pub use std::time::Duration;
+
+pub use training_gym_core::sample::{FinishReason, Message, Prompt, Row};
+
+pub use crate::backend::Resources;
+pub use crate::config::{
+    AdvantageEstimator, Environment, ExtraConfig, Model, Opd, Recipe, Teacher, TrainConfig, models,
+};
+pub use crate::dataset::{HuggingFaceDataset, OutputFormat};
+pub use crate::deploy::{ChatOptions, ChatReply, CustomDeployment, Deployment, Endpoint, EngineArguments};
+pub use crate::eval::evaluate;
+pub use crate::gym::Gym;
+pub use crate::reward::{PostProcessFn, RewardError, RewardFn, Sample};
+pub use crate::run::{Checkpoint, TrainResult, TrainRun};

@@ -25,6 +25,8 @@ async fn launch_wait_chat_stop() {
     let gym = home.gym();
     let base = Endpoint::launch(home.model("fine")).on(&gym).resources(one_thread()).await.unwrap();
     assert_eq!(base.app_name().as_str(), "fine");
+    // Not ready, not even started: a request waits for it.
+    assert_eq!(base.chat(&[Message::user("4")], &ChatOptions::default()).await.unwrap().content, "4");
     base.wait_until_ready(PATIENCE).await.unwrap();
     assert!(base.generate_url().unwrap().ends_with("/generate"));
 
@@ -196,6 +198,12 @@ async fn a_teacher_without_logprobs_fails_its_probe() {
     let teacher = CustomDeployment::launch(home.model("no-logprobs")).on(&gym).await.unwrap();
     let error = teacher.wait_until_ready(PATIENCE).await.unwrap_err();
     assert!(matches!(error, Error::Probe { .. }), "{error}");
+    // The same service, taken as an endpoint, promises chat alone.
+    let endpoint = Endpoint::launch(home.model("no-logprobs")).on(&gym).await.unwrap();
+    assert_eq!(endpoint.url().unwrap(), teacher.url().unwrap());
+    endpoint.wait_until_ready(PATIENCE).await.unwrap();
+    let again = CustomDeployment::from(gym.deployment("no-logprobs").await.unwrap());
+    assert!(matches!(again.wait_until_ready(PATIENCE).await, Err(Error::Probe { .. })));
     teacher.stop().await.unwrap();
 }
 
@@ -206,6 +214,7 @@ async fn a_checkpoint_is_served_beside_its_model() {
     let model = home.model("fine");
     let path = home.path().join("runs/run-1/checkpoints/step-2");
     std::fs::create_dir_all(&path).unwrap();
+    std::fs::write(path.join("config.json"), "{}").unwrap();
     let checkpoint = Checkpoint { path: path.clone(), step: 2, model, run_id: "run-1".parse().unwrap() };
     let base = Endpoint::launch(model).on(&gym).await.unwrap();
     let trained = Endpoint::launch(&checkpoint).on(&gym).await.unwrap();

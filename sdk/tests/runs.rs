@@ -8,6 +8,7 @@ use support::{Home, alive, wait_until};
 use training_gym::config::{Environment, Opd, Recipe, TrainConfig};
 use training_gym::dataset::HuggingFaceDataset;
 use training_gym::deploy::CustomDeployment;
+use training_gym::reward::{RewardError, Sample};
 use training_gym::run::{Cause, Error, RunState, TrainRun};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -32,6 +33,11 @@ fn config(home: &Home, scene: &str) -> TrainConfig {
             ..Recipe::default()
         },
     }
+}
+
+#[training_gym::reward]
+fn always_right(_sample: &mut Sample) -> Result<f64, RewardError> {
+    Ok(1.0)
 }
 
 async fn ended(run: &TrainRun) -> training_gym_core::record::RunStatus {
@@ -67,7 +73,8 @@ async fn a_run_goes_from_launch_to_checkpoints() {
     let listed = gym.runs().await.unwrap();
     assert_eq!((listed.len(), listed[0].status.state), (1, RunState::Succeeded));
     assert!(matches!(gym.run("run-nobody").await, Err(Error::NotFound { .. })));
-    assert_eq!(alive(&home.path().join("jobs")), Vec::<String>::new());
+    // A trainer ends soon after its last word.
+    wait_until(|| async { alive(&home.path().join("jobs")).is_empty().then_some(()) }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -178,23 +185,6 @@ async fn a_token_in_a_variable_becomes_a_secret_of_the_job() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn shared_rows_are_refused_unless_allowed() {
-    let home = Home::new();
-    let gym = home.gym();
-    let eval = || rows(&home, "eval.jsonl", &["5 + 5 = ?", "1 + 3 = ?"]);
-    let launch = || config(&home, "fine").launch().eval(eval()).on(&gym);
-    let error = launch().await.unwrap_err();
-    assert!(matches!(error, Error::SharedRows(_)), "{error}");
-    assert!(error.to_string().contains("allow_shared_rows"), "{error}");
-    assert!(gym.runs().await.unwrap().is_empty(), "nothing was started");
-    launch().allow_shared_rows(true).await.unwrap().result().await.unwrap();
-    let other = rows(&home, "held-out.jsonl", &["5 + 5 = ?"]);
-    let run = config(&home, "fine").launch().eval(other).on(&gym).await.unwrap();
-    assert_eq!(run.spec().eval.as_ref().unwrap().rows.rows, 1);
-    run.result().await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_run_is_refused_before_anything_starts() {
     let home = Home::new();
     let gym = home.gym();
@@ -202,11 +192,16 @@ async fn what_cannot_run_is_refused_before_anything_starts() {
     bad.recipe.rollout_batch_size = Some(0);
     let error = bad.launch().on(&gym).await.unwrap_err().to_string();
     assert!(error.contains("recipe.rollout_batch_size = 0"), "{error}");
+    let mut graded = config(&home, "fine");
+    graded.recipe.custom_rm_function = Some(ALWAYS_RIGHT);
+    let error = graded.launch().on(&gym).await.unwrap_err();
+    assert!(matches!(error, Error::Program(_)), "a test harness cannot be the reward worker: {error}");
     let error = config(&home, "fine").launch().run_id("Not A Name").on(&gym).await.unwrap_err().to_string();
     assert!(error.contains("Not A Name"), "{error}");
 
     let checked = config(&home, "fine").launch().on(&gym).check().await.unwrap();
     assert_eq!(checked.spec.data.train.rows, 2);
+    assert!(checked.notes.iter().any(|note| note.contains("has 12 tokens")), "{:?}", checked.notes);
     let error = config(&home, "no-template").launch().on(&gym).check().await.unwrap_err().to_string();
     assert!(error.contains("no chat template"), "{error}");
     assert!(gym.runs().await.unwrap().is_empty());

@@ -25,7 +25,8 @@ impl Default for Size {
 }
 
 const SPECIAL: [&str; 3] = ["<|pad|>", "<|im_start|>", "<|im_end|>"];
-const CHARACTERS: &str = "\n !\"#$%&'()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[]^_abcdefghijklmnopqrstuvwxyz{|}~é";
+const CHARACTERS: &str =
+    "\n !\"#$%&'()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[]^_abcdefghijklmnopqrstuvwxyz{|}~é";
 
 const TEMPLATE: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n\
                         {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
@@ -38,7 +39,9 @@ pub fn write_model(folder: &Path, seed: u64, size: Size) -> Result<()> {
     std::fs::create_dir_all(folder)?;
     let vocabulary: Vec<String> =
         SPECIAL.iter().map(|token| (*token).to_owned()).chain(CHARACTERS.chars().map(String::from)).collect();
-    let write = |name: &str, value: &Value| std::fs::write(folder.join(name), serde_json::to_vec_pretty(value)?).map_err(anyhow::Error::from);
+    let write = |name: &str, value: &Value| {
+        std::fs::write(folder.join(name), serde_json::to_vec_pretty(value)?).map_err(anyhow::Error::from)
+    };
     write("config.json", &config(vocabulary.len(), size))?;
     write("generation_config.json", &json!({"eos_token_id": [2], "pad_token_id": 0}))?;
     write("tokenizer.json", &tokenizer(&vocabulary))?;
@@ -85,7 +88,8 @@ fn write_weights(path: &Path, vocab_size: usize, (seed, size): (u64, Size)) -> R
     let (hidden, width) = (size.hidden, 2 * size.hidden);
     let mut shapes = vec![("model.embed_tokens.weight".to_owned(), vec![vocab_size, hidden])];
     for layer in 0..size.layers {
-        let mut add = |name: &str, shape: Vec<usize>| shapes.push((format!("model.layers.{layer}.{name}.weight"), shape));
+        let mut add =
+            |name: &str, shape: Vec<usize>| shapes.push((format!("model.layers.{layer}.{name}.weight"), shape));
         add("input_layernorm", vec![hidden]);
         add("self_attn.q_proj", vec![64, hidden]);
         add("self_attn.k_proj", vec![32, hidden]);
@@ -105,7 +109,8 @@ fn write_weights(path: &Path, vocab_size: usize, (seed, size): (u64, Size)) -> R
         .map(|(name, shape)| {
             let count = shape.iter().product::<usize>();
             let norm = shape.len() == 1;
-            let values = (0..count).flat_map(|_| if norm { 1.0_f32 } else { 0.3 * noise.next() }.to_le_bytes()).collect();
+            let values =
+                (0..count).flat_map(|_| if norm { 1.0_f32 } else { 0.3 * noise.next() }.to_le_bytes()).collect();
             (name, shape, values)
         })
         .collect();

@@ -2,4 +2,5 @@
 //! the real programs over real HTTP, sockets and processes.
 
 pub mod fixture;
+pub mod house;
 pub mod programs;

@@ -156,3 +156,44 @@ fn json_line(out: &mut Vec<u8>, value: &impl serde::Serialize) {
 pub(super) fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use training_gym_core::store::MemoryStore;
+
+    #[test]
+    fn a_resumed_run_cuts_what_a_lost_attempt_wrote_behind_its_state() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+        let run: RunId = "r".parse().unwrap();
+        let open = |attempt| Journal::open(Arc::clone(&store), run.clone(), attempt, 9, runtime.handle().clone());
+        let metrics = || runtime.block_on(store.get(&keys::metrics(&run))).unwrap().bytes;
+        let line = |journal: &mut Journal, step: u64| {
+            let zeros: StepMetrics = serde_json::from_value(serde_json::json!({
+                "step": step, "reward": null, "ungraded": 0, "reverse_kl": null, "response_len": 1.0,
+                "truncated": 0.0, "entropy": 0.0, "loss": 0.0, "clip_fraction": 0.0, "logprob_gap": 0.0,
+                "grad_norm": 0.0, "lr": 0.0, "skipped_updates": 0, "tokens": 1, "rollout_seconds": 0.0,
+                "score_wait_seconds": 0.0, "update_seconds": 0.0, "step_seconds": 0.0, "weight_version": step,
+            }))
+            .unwrap();
+            journal.metrics(&zeros);
+        };
+        let mut first = open(1);
+        line(&mut first, 1);
+        let kept = first.metrics_offset();
+        line(&mut first, 2);
+        first.flush().unwrap();
+        assert_eq!(metrics().iter().filter(|&&byte| byte == b'\n').count(), 2);
+        drop(first);
+        let mut second = open(2);
+        second.resume_metrics_at(kept);
+        second.note("careful");
+        second.status(RunState::Running, 1, None);
+        second.flush().unwrap();
+        assert_eq!(metrics().len() as u64, kept);
+        let status = runtime.block_on(store.get(&keys::status(&run))).unwrap().bytes;
+        let status: RunStatus = serde_json::from_slice(&status).unwrap();
+        assert_eq!((status.attempt, status.step, status.notes), (2, 1, vec!["careful".to_owned()]));
+    }
+}

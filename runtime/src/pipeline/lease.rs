@@ -61,3 +61,23 @@ async fn newest(store: &dyn Store, run: &RunId) -> Result<u64, Stop> {
 fn started() -> String {
     format!("{{\"started_at\":{}}}\n", super::journal::now())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use training_gym_core::store::MemoryStore;
+
+    #[tokio::test]
+    async fn the_newest_attempt_owns_the_run() {
+        let store = MemoryStore::default();
+        let run: RunId = "r".parse().unwrap();
+        let first = Lease::take(&store, &run).await.unwrap();
+        first.check(&store).await.unwrap();
+        let second = Lease::take(&store, &run).await.unwrap();
+        assert_eq!((first.attempt(), second.attempt()), (1, 2));
+        second.check(&store).await.unwrap();
+        let Stop(failure) = first.check(&store).await.unwrap_err();
+        assert_eq!(failure.cause, Cause::Superseded);
+        assert_eq!(failure.sentence, "attempt 2 of run r has begun; this is attempt 1");
+    }
+}

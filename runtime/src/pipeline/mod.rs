@@ -144,6 +144,9 @@ impl Attempt {
         let (total, save_interval) = (trainer.spec.num_rollout, trainer.spec.save.save_interval);
         self.step = done;
         let mut published = done;
+        if done > 0 && self.checkpoint_is_missing(&trainer.spec.run_id)? {
+            self.publish(&mut publisher, &trainer)?;
+        }
         self.journal.status(RunState::Running, done, None);
         while self.step < total {
             let Some(mut outcome) = trainer.step(self.step + 1)? else { break };
@@ -178,6 +181,12 @@ impl Attempt {
         self.flush(&mut publisher)?;
         self.no_silent_success(&trainer, done, &start_weights)?;
         Ok(RunState::Succeeded)
+    }
+
+    /// Whether a lost attempt published its resume state and died before the checkpoint.
+    fn checkpoint_is_missing(&self, run: &RunId) -> Result<bool, Stop> {
+        let found = self.runtime.block_on(checkpoint::at(&*self.store, Kind::Checkpoint, run, self.step));
+        found.map(|manifest| manifest.is_none()).map_err(|error| Stop::new(Cause::Store, &error))
     }
 
     fn confirm_version(&self, trainer: &step::Trainer) -> Result<(), Stop> {

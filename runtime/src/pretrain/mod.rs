@@ -5,6 +5,8 @@
 //! cross-entropy of a batch's scored tokens.
 
 mod rows;
+#[cfg(test)]
+mod tests;
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -13,6 +15,7 @@ use tch::{Device, Kind, Tensor};
 use training_gym_core::spec::{LrDecayStyle, OptimizerSpec};
 
 use crate::model::{self, LoadOptions, Model, ModelConfig};
+use crate::settings::PretrainOptions;
 use crate::text::{self, TextPipeline};
 use crate::update::adamw::{AdamW, Gradients};
 use crate::update::schedule::learning_rate;
@@ -65,35 +68,6 @@ pub enum Error {
     Model(#[from] model::Error),
 }
 
-/// `gym-runtime pretrain`: make a model's weights from nothing.
-#[derive(Clone, Debug, clap::Args)]
-pub struct Options {
-    /// Folder with config.json, tokenizer and chat template; model.safetensors is written there.
-    #[arg(long)]
-    pub model: PathBuf,
-    /// JSON lines of {"prompt", "response", "unscored"}, each read once, in order.
-    #[arg(long)]
-    pub rows: PathBuf,
-    /// Rows of one optimizer step.
-    #[arg(long, default_value_t = 64)]
-    pub batch_size: usize,
-    /// Peak learning rate, reached after `--warmup` steps; a cosine takes it to a fiftieth.
-    #[arg(long, default_value_t = 3e-3)]
-    pub lr: f64,
-    /// Steps from 0 to the peak.
-    #[arg(long, default_value_t = 50)]
-    pub warmup: u64,
-    /// Decoupled weight decay of matrices.
-    #[arg(long, default_value_t = 0.05)]
-    pub weight_decay: f64,
-    /// Seed of the fresh weights.
-    #[arg(long, default_value_t = 0)]
-    pub seed: u64,
-    /// Threads of libtorch.
-    #[arg(long, default_value_t = 1)]
-    pub threads: usize,
-}
-
 /// What a pretraining came to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Report {
@@ -107,7 +81,7 @@ pub struct Report {
 ///
 /// # Errors
 /// See [`Error`]; nothing is written then.
-pub fn run(options: &Options) -> Result<Report, Error> {
+pub fn run(options: &PretrainOptions) -> Result<Report, Error> {
     if options.batch_size == 0 {
         return Err(Error::EmptyBatch);
     }
@@ -121,7 +95,7 @@ pub fn run(options: &Options) -> Result<Report, Error> {
     Ok(report)
 }
 
-fn train(model: &Model, examples: &[Example], options: &Options) -> Result<Report, Error> {
+fn train(model: &Model, examples: &[Example], options: &PretrainOptions) -> Result<Report, Error> {
     let batches: Vec<&[Example]> = examples.chunks(options.batch_size).collect();
     let spec = optimizer(options, batches.len() as u64);
     model.set_requires_grad(true);
@@ -147,7 +121,7 @@ fn train(model: &Model, examples: &[Example], options: &Options) -> Result<Repor
     Ok(Report { steps: losses.len() as u64, loss: mean(last) })
 }
 
-fn optimizer(options: &Options, steps: u64) -> OptimizerSpec {
+fn optimizer(options: &PretrainOptions, steps: u64) -> OptimizerSpec {
     OptimizerSpec {
         lr: options.lr,
         min_lr: options.lr / 50.0,

@@ -2,7 +2,8 @@
 //!
 //! [`Publisher::checkpoint`] writes both into a local folder at once (the weights are about to
 //! change) and uploads them beside the next step; the next call waits for the upload before.
-//! The checkpoint goes first: a resume state in the store means that its checkpoint is there too.
+//! The resume state goes first: after a crash between the two, the run resumes at that very step and
+//! publishes its checkpoint from the state, so no step is ever published with other weights.
 
 mod folder;
 #[cfg(test)]
@@ -159,7 +160,7 @@ impl Publisher {
 impl Target {
     async fn upload(&self, step: u64, scratch: &Path) -> Result<(), checkpoint::Error> {
         let store = &*self.store;
-        for (kind, folder) in [(Kind::Checkpoint, "model"), (Kind::ResumeState, "state")] {
+        for (kind, folder) in [(Kind::ResumeState, "state"), (Kind::Checkpoint, "model")] {
             let draft = Draft {
                 kind,
                 run_id: self.run_id.clone(),

@@ -172,3 +172,6 @@ impl Teacher {
         Error::Teacher { url: self.spec.url.clone(), what }
     }
 }
+
+#[cfg(test)]
+mod tests;

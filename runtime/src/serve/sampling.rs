@@ -139,6 +139,9 @@ fn cuts(fields: &Fields, defaults: &SamplingSpec) -> Result<SamplingSpec, ApiErr
     })
 }
 
+/// Says whether a value changes nothing.
+type Neutral<'a> = &'a dyn Fn(&serde_json::Value) -> bool;
+
 /// Fields that would change the answer and that the engine does not do: refused unless neutral.
 fn refuse_what_is_not_done(fields: &Fields) -> Result<(), ApiError> {
     use serde_json::Value;
@@ -147,7 +150,7 @@ fn refuse_what_is_not_done(fields: &Fields) -> Result<(), ApiError> {
         value.as_object().is_some_and(serde_json::Map::is_empty) || value.as_array().is_some_and(Vec::is_empty)
     };
     let no = |value: &Value| value.as_bool() == Some(false) || value.as_str() == Some("");
-    let checks: [(&str, &dyn Fn(&Value) -> bool); 12] = [
+    let checks: [(&str, Neutral<'_>); 12] = [
         ("frequency_penalty", &neutral_number(0.0)),
         ("presence_penalty", &neutral_number(0.0)),
         ("repetition_penalty", &neutral_number(1.0)),

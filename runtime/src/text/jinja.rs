@@ -2,7 +2,7 @@
 //! (`transformers.utils.chat_template_utils._compile_jinja_template`), in minijinja.
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Rest, StringInput, ValueKind};
+use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, UndefinedBehavior, Value, escape_formatter};
 use minijinja_contrib::pycompat;
 
@@ -38,10 +38,10 @@ pub(super) fn environment() -> Environment<'static> {
         ValueKind::String => value.clone(),
         _ => Value::from(python::str(value)),
     });
-    env.add_filter("trim", |value: StringInput<'_>, chars: Option<&str>| {
-        let text = strip(value.as_str(), chars, true, true).to_owned();
-        value.preserve_safety(text)
+    env.add_filter("trim", |value: &Value, chars: Option<&str>| {
+        strip(&python::str(value), chars, true, true).to_owned()
     });
+    env.add_filter("join", join);
     // Python's rules: a string or a mapping has a length and items, so it is a sequence too.
     env.add_test("sequence", |value: &Value| {
         matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::String | ValueKind::Bytes)
@@ -127,6 +127,23 @@ fn tojson(value: &Value, positional: Rest<Value>, kwargs: Kwargs) -> Result<Valu
     python::json(value, &style).map(Value::from_safe_string)
 }
 
+/// Jinja2's `join(value, d='', attribute=None)`, of items as Python writes them.
+fn join(value: &Value, positional: Rest<Value>, kwargs: Kwargs) -> Result<String, Error> {
+    let between: Option<Value> = kwargs.get("d")?;
+    let attribute: Option<Value> = kwargs.get("attribute")?;
+    kwargs.assert_all_used()?;
+    let between = between.or_else(|| positional.first().cloned()).map_or_else(String::new, |text| python::str(&text));
+    let attribute = attribute.or_else(|| positional.get(1).cloned());
+    if value.is_undefined() {
+        return Ok(String::new());
+    }
+    let items = value.try_iter()?.map(|item| match attribute.as_ref().map(python::str) {
+        None => Ok(python::str(&item)),
+        Some(path) => path.split('.').try_fold(item, |item, name| item.get_attr(name)).map(|found| python::str(&found)),
+    });
+    Ok(items.collect::<Result<Vec<String>, Error>>()?.join(&between))
+}
+
 fn strip<'a>(text: &'a str, chars: Option<&str>, start: bool, end: bool) -> &'a str {
     let matches = |c: char| chars.map_or_else(|| python::is_space(c), |chars| chars.contains(c));
     let text = if start { text.trim_start_matches(matches) } else { text };
@@ -205,7 +222,8 @@ mod tests {
             ("{%- generation -%} {% set z = 1 %}in {{ z }} {%- endgeneration %}{{ z }}", "in 1"),
             ("{{ 'a-b-c'.rsplit('-', 1) }}{{ 'a-b'.partition('-')[2] }}{{ 'ab'.removeprefix('a') }}", "['a-b', 'c']bb"),
             ("{{ '%s=%d' | format('a', 3) }}", "a=3"),
-            ("{{ f|string + 'x' }}", "2.5e-07x"),
+            ("{{ f|string + 'x' }}{{ f|trim }}{{ [f, n, 'a']|join(', ') }}", "2.5e-07x2.5e-072.5e-07, None, a"),
+            ("{{ [{'a': {'b': 1.0}}, {'a': {'b': 2}}]|join('-', attribute='a.b') }}{{ m|join }}", "1.0-2ba"),
             ("a\r\n  {% if t %}\r\nb\r\n{% endif %}\r\n", "a\nb\n"),
         ] {
             assert_eq!(render(template, &context), expected, "{template}");

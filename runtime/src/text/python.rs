@@ -86,78 +86,87 @@ pub(super) struct JsonStyle {
 /// # Errors
 /// For values JSON has no form for: undefined, functions.
 pub(super) fn json(value: &Value, style: &JsonStyle) -> Result<String, Error> {
-    let mut out = String::new();
-    write_json(&mut out, value, style, 0)?;
-    Ok(out)
+    let mut writer = JsonWriter { out: String::new(), style };
+    writer.value(value, 0)?;
+    Ok(writer.out)
 }
 
-fn write_json(out: &mut String, value: &Value, style: &JsonStyle, depth: usize) -> Result<(), Error> {
-    if depth > 200 {
-        return Err(Error::new(ErrorKind::InvalidOperation, "value is nested too deeply for tojson"));
-    }
-    match value.kind() {
-        ValueKind::None => out.push_str("null"),
-        ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
-        ValueKind::Number => out.push_str(&json_number(value)),
-        ValueKind::String => json_string(out, value.as_str().unwrap_or_default(), style.ensure_ascii),
-        ValueKind::Seq | ValueKind::Iterable => {
-            let items = value.try_iter()?.collect::<Vec<_>>();
-            write_items(out, style, depth, ('[', ']'), items.iter(), |out, item| {
-                write_json(out, item, style, depth + 1)
-            })?;
+struct JsonWriter<'a> {
+    out: String,
+    style: &'a JsonStyle,
+}
+
+impl JsonWriter<'_> {
+    fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
+        if depth > 200 {
+            return Err(Error::new(ErrorKind::InvalidOperation, "value is nested too deeply for tojson"));
         }
-        ValueKind::Map => {
-            let mut items: Vec<(String, Value)> =
-                pairs(value).map(|(k, v)| Ok((json_key(&k)?, v))).collect::<Result<_, Error>>()?;
-            if style.sort_keys {
-                items.sort_by(|a, b| a.0.cmp(&b.0));
+        match value.kind() {
+            ValueKind::None => self.out.push_str("null"),
+            ValueKind::Bool => self.out.push_str(if value.is_true() { "true" } else { "false" }),
+            ValueKind::Number => self.out.push_str(&json_number(value)),
+            ValueKind::String => {
+                json_string(&mut self.out, value.as_str().unwrap_or_default(), self.style.ensure_ascii)
             }
-            let colon = style.separators.as_ref().map_or(": ", |s| &s.1);
-            write_items(out, style, depth, ('{', '}'), items.iter(), |out, (key, item)| {
-                json_string(out, key, style.ensure_ascii);
-                out.push_str(colon);
-                write_json(out, item, style, depth + 1)
-            })?;
+            ValueKind::Seq | ValueKind::Iterable => {
+                let items: Vec<Value> = value.try_iter()?.collect();
+                self.items(depth, ('[', ']'), &items, |this, item| this.value(item, depth + 1))?;
+            }
+            ValueKind::Map => {
+                let mut items: Vec<(String, Value)> =
+                    pairs(value).map(|(k, v)| Ok((json_key(&k)?, v))).collect::<Result<_, Error>>()?;
+                if self.style.sort_keys {
+                    items.sort_by(|a, b| a.0.cmp(&b.0));
+                }
+                self.items(depth, ('{', '}'), &items, |this, (key, item)| {
+                    json_string(&mut this.out, key, this.style.ensure_ascii);
+                    this.out.push_str(this.style.separators.as_ref().map_or(": ", |separators| &separators.1));
+                    this.value(item, depth + 1)
+                })?;
+            }
+            kind => {
+                let text = format!("Object of type {kind} is not JSON serializable");
+                return Err(Error::new(ErrorKind::InvalidOperation, text));
+            }
         }
-        kind => {
-            let text = format!("Object of type {kind} is not JSON serializable");
-            return Err(Error::new(ErrorKind::InvalidOperation, text));
-        }
+        Ok(())
     }
-    Ok(())
-}
 
-fn write_items<T>(
-    out: &mut String,
-    style: &JsonStyle,
-    depth: usize,
-    brackets: (char, char),
-    items: impl ExactSizeIterator<Item = T>,
-    mut write: impl FnMut(&mut String, T) -> Result<(), Error>,
-) -> Result<(), Error> {
-    out.push(brackets.0);
-    let empty = items.len() == 0;
-    let comma = match (&style.separators, &style.indent) {
-        (Some(separators), _) => separators.0.as_str(),
-        (None, Some(_)) => ",",
-        (None, None) => ", ",
-    };
-    for (position, item) in items.enumerate() {
-        if position > 0 {
-            out.push_str(comma);
+    fn items<T>(
+        &mut self,
+        depth: usize,
+        (open, close): (char, char),
+        items: &[T],
+        write: impl Fn(&mut Self, &T) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let style = self.style;
+        let comma = match (&style.separators, &style.indent) {
+            (Some(separators), _) => separators.0.as_str(),
+            (None, Some(_)) => ",",
+            (None, None) => ", ",
+        };
+        self.out.push(open);
+        for (position, item) in items.iter().enumerate() {
+            if position > 0 {
+                self.out.push_str(comma);
+            }
+            self.line_break(depth + 1);
+            write(self, item)?;
         }
-        if let Some(indent) = &style.indent {
-            out.push('\n');
-            (0..=depth).for_each(|_| out.push_str(indent));
+        if !items.is_empty() {
+            self.line_break(depth);
         }
-        write(out, item)?;
+        self.out.push(close);
+        Ok(())
     }
-    if let (Some(indent), false) = (&style.indent, empty) {
-        out.push('\n');
-        (0..depth).for_each(|_| out.push_str(indent));
+
+    /// Where there is indentation: a new line of `depth` levels.
+    fn line_break(&mut self, depth: usize) {
+        if let Some(indent) = &self.style.indent {
+            self.out.push('\n');
+            (0..depth).for_each(|_| self.out.push_str(indent));
+        }
     }
-    out.push(brackets.1);
-    Ok(())
 }
 
 fn json_number(value: &Value) -> String {

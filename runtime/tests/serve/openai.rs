@@ -100,7 +100,7 @@ async fn stop_texts_and_stop_ids_end_a_response() {
     assert_eq!((text(&answer).as_str(), &answer["choices"][0]["finish_reason"]), ("<think>r", &json!("stop")));
     assert_eq!(answer["usage"]["completion_tokens"], 5);
     let events = server.events("/v1/completions", &completion(json!({"stop": "é</th", "stream": true}))).await;
-    let streamed: String = events.iter().map(|event| text(event)).collect();
+    let streamed: String = events.iter().map(text).collect();
     assert_eq!(streamed, "<think>r");
     let answer = server.ok("/v1/completions", &completion(json!({"stop_token_ids": [0x72]}))).await;
     assert_eq!((text(&answer).as_str(), &answer["choices"][0]["finish_reason"]), ("<think>", &json!("stop")));

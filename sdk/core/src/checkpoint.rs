@@ -98,9 +98,10 @@ impl Error {
     }
 }
 
-/// Seconds since 1970.
+/// Seconds since 1970, to the millisecond: few enough digits that JSON gives back the same number.
 fn now() -> f64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0.0, |age| age.as_secs_f64())
+    let age = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    (age.as_secs_f64() * 1e3).round() / 1e3
 }
 
 /// Runs file work off the async threads; a panic in it goes on in the caller.

@@ -54,14 +54,16 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> Result<TokenS
     let cfgs: Vec<_> = function.attrs.iter().filter(|attribute| attribute.path().is_ident("cfg")).collect();
     let Form { constant: kind, output, subject, .. } = &form;
     // A wrong type is reported where it is written: at the parameter, and at the return type.
-    let argument = quote_spanned!(parameter.span()=> subject);
-    let call = quote!(#name(#argument));
-    let answer = if function.sig.asyncness.is_some() { quote!(#call.await) } else { call };
     let returned = match &function.sig.output {
         ReturnType::Type(_, returned) => returned.span(),
         ReturnType::Default => name.span(),
     };
-    let body = quote_spanned!(returned=> let answer: ::std::result::Result<#output, ::training_gym::reward::RewardError> = #answer;);
+    let argument = quote_spanned!(parameter.span()=> subject);
+    let call = quote_spanned!(returned=> #name(#argument));
+    let answer = if function.sig.asyncness.is_some() { quote_spanned!(returned=> #call.await) } else { call };
+    let body = quote_spanned!(returned=>
+        let answer: ::std::result::Result<#output, ::training_gym::reward::RewardError> = #answer;
+    );
     Ok(quote! {
         #function
 

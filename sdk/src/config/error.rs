@@ -11,7 +11,7 @@ pub struct Problem {
     pub value: Option<String>,
     /// What is allowed.
     pub bound: String,
-    /// What to do.
+    /// What to do; empty where the bound says it.
     pub remedy: String,
 }
 
@@ -21,7 +21,8 @@ impl fmt::Display for Problem {
         if let Some(value) = &self.value {
             write!(out, " = {value}")?;
         }
-        write!(out, ": {}; {}", self.bound, self.remedy)
+        write!(out, ": {}", self.bound)?;
+        if self.remedy.is_empty() { Ok(()) } else { write!(out, "; {}", self.remedy) }
     }
 }
 

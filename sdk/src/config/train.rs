@@ -50,6 +50,12 @@ impl TrainConfig {
     /// Everything that is wrong, at once.
     pub fn check_with(&self, facts: &Facts) -> Result<(), Error> {
         let mut problems = self.model.problems();
+        problems.extend(self.dataset.check().err().map(|error| Problem {
+            field: "dataset".to_owned(),
+            value: None,
+            bound: error.to_string(),
+            remedy: String::new(),
+        }));
         problems.extend(settle(&self.recipe, &self.facts(facts)).problems);
         refused(problems)
     }

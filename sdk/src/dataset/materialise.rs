@@ -6,6 +6,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use training_gym_core::ids::ContentHash;
+use training_gym_core::record::keys;
 use training_gym_core::sample::{Prompt, Row};
 use training_gym_core::spec::RowsRef;
 use training_gym_core::store::{self, Store};
@@ -47,7 +48,7 @@ impl HuggingFaceDataset {
     pub async fn materialise(&self, store: &dyn Store) -> Result<Materialised, Error> {
         self.shape()?;
         let source = self.locate().await?;
-        let record = format!("datasets/prepared/{}.json", self.fingerprint(&source).await?);
+        let record = keys::input("prepared", &self.fingerprint(&source).await?);
         if !self.always_prepare
             && let Some(found) = recall(store, &record).await?
         {
@@ -68,11 +69,11 @@ impl HuggingFaceDataset {
             lines.push(b'\n');
         }
         let sha256 = ContentHash::of(&lines);
-        let key = format!("datasets/{sha256}.jsonl");
+        let key = keys::input("rows", &sha256);
         let parquet = match self.output_format {
             OutputFormat::Jsonl => None,
             OutputFormat::Parquet => {
-                let key = format!("datasets/{sha256}.parquet");
+                let key = format!("{key}.parquet");
                 create(store, &key, parquet_file::write(&rows)?).await?;
                 Some(key)
             }

@@ -210,6 +210,19 @@ impl HuggingFaceDataset {
         self.apply_chat_template
     }
 
+    /// Checks what can be checked without reading rows or asking a hub: the settings, and that a
+    /// local file is there.
+    ///
+    /// # Errors
+    /// When a setting cannot be, or the file is missing.
+    pub fn check(&self) -> Result<(), Error> {
+        self.shape()?;
+        match &self.place {
+            Place::File(path) if !path.is_file() => Err(Error::NoPlace { place: self.name() }),
+            Place::File(_) | Place::Named(_) => Ok(()),
+        }
+    }
+
     /// The rows, typed.
     ///
     /// # Errors

@@ -7,7 +7,6 @@ use serde_json::{Map, Value};
 use training_gym_core::sample::{FinishReason, Message};
 
 use super::{Deployment, Error, requests};
-use crate::config::Family;
 
 const PATH: &str = "/v1/chat/completions";
 
@@ -77,11 +76,6 @@ impl ChatOptions {
         self.chat_template_kwargs.insert(name.into(), value.into());
         self
     }
-
-    /// Whether the template was asked not to let the model think.
-    fn thinking_is_off(&self) -> bool {
-        self.chat_template_kwargs.get("enable_thinking") == Some(&Value::Bool(false))
-    }
 }
 
 /// A reply.
@@ -135,7 +129,7 @@ struct Said {
 }
 
 impl Deployment {
-    /// Asks for one reply to `messages`.
+    /// Asks for one reply to `messages`. A deployment that is still starting is waited for.
     ///
     /// Reasoning is split from content by the server, or, where it leaves that to its clients, by
     /// the habits of the model's family.
@@ -151,10 +145,9 @@ impl Deployment {
         let content = choice.message.content.unwrap_or_default();
         let (content, reasoning_content) = match choice.message.reasoning_content {
             Some(reasoning) => (content, Some(reasoning).filter(|text| !text.is_empty())),
+            // Text that no tag marks as reasoning stays content: the server may have split it already.
             None => {
-                let opened = self.model().family() == Family::Qwen3_5 && !options.thinking_is_off();
-                let model = self.model();
-                let parsed = if opened { model.parse_thinking(&content) } else { model.parse_response(&content) };
+                let parsed = self.model().parse_response(&content);
                 (parsed.content, parsed.reasoning_content)
             }
         };

@@ -37,7 +37,9 @@ pub enum Error {
     #[error(transparent)]
     Backend(#[from] backend::Error),
     /// A live deployment has the name and is something else.
-    #[error("deployment `{app_name}` is running already with another {field}: {running}, asked for {asked}; {EXISTING_REMEDY}")]
+    #[error(
+        "deployment `{app_name}` is running already with another {field}: {running}, asked for {asked}; {EXISTING_REMEDY}"
+    )]
     Existing {
         /// The name.
         app_name: String,
@@ -112,6 +114,16 @@ pub enum Error {
         path: &'static str,
         /// What is wrong with it.
         what: String,
+    },
+    /// A request this call cannot make.
+    #[error("request `{field}` = {given}: {rule}")]
+    Request {
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        given: String,
+        /// What is allowed.
+        rule: &'static str,
     },
     /// A span of ids that cannot be scored.
     #[error("cannot score ids {start}..{end} of {len}: {rule}")]

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use training_gym_core::ids::AppName;
 use training_gym_core::spec::{SecretRef, ServeSpec};
 
-use super::{Error, requests};
+use super::launch::Kind;
+use super::{CustomDeployment, Error, requests};
 use crate::backend::local::LAST_LINES;
 use crate::backend::{self, Backend, Job, JobId, JobState, LogOptions, Logs, Secret, Workload};
 use crate::config::{Model, ModelSource};
@@ -22,7 +23,7 @@ const PROMISE: &str = "promise";
 
 /// How long [`Deployment::stop`] lets a server finish what it is doing.
 const STOP_GRACE: Duration = Duration::from_secs(10);
-/// How long a deployment that was named as a teacher is waited for when a run is launched.
+/// Pauses between two looks at one that is starting: from the first to the longest, doubling.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -32,6 +33,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub struct Deployment {
     pub(super) inner: Arc<Inner>,
+    /// Whether [`Deployment::wait_until_ready`] also asks for log-probabilities.
+    pub(super) probed: bool,
 }
 
 pub(super) struct Inner {
@@ -39,7 +42,6 @@ pub(super) struct Inner {
     id: JobId,
     pub(super) spec: ServeSpec,
     pub(super) model: Model,
-    promise: String,
     pub(super) token: Option<Secret>,
     url: OnceLock<String>,
     pub(super) client: reqwest::Client,
@@ -87,10 +89,10 @@ impl Deployment {
             source: error.into(),
         })?;
         let model = model(&job.labels, &spec);
-        let promise = job.labels.get(PROMISE).cloned().unwrap_or_default();
+        let probed = promises_logprobs(&job.labels);
         let url = job.url.map(OnceLock::from).unwrap_or_default();
         let backend = backend.clone();
-        Ok(Self { inner: Arc::new(Inner { backend, id, spec: *spec, model, promise, token, url, client }) })
+        Ok(Self { inner: Arc::new(Inner { backend, id, spec: *spec, model, token, url, client }), probed })
     }
 
     /// Its name.
@@ -158,25 +160,8 @@ impl Deployment {
     /// [`Error::Died`] as soon as its process has ended, with its last log lines;
     /// [`Error::NotReady`] after `timeout`; [`Error::Probe`].
     pub async fn wait_until_ready(&self, timeout: Duration) -> Result<(), Error> {
-        let begun = Instant::now();
-        let mut pause = FIRST_PAUSE;
-        loop {
-            let job = self.job().await?;
-            if let JobState::Ended(exit) = &job.state {
-                return Err(self.died(exit.to_string()).await);
-            }
-            if job.url.is_some() && requests::healthy(self).await {
-                break;
-            }
-            let left = timeout.saturating_sub(begun.elapsed());
-            if left.is_zero() {
-                let lines = self.last_lines().await;
-                return Err(Error::NotReady { app_name: self.app_name().to_string(), waited: timeout, lines });
-            }
-            tokio::time::sleep(pause.min(left)).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
-        }
-        if self.inner.promise == "custom" { self.probe().await } else { Ok(()) }
+        self.wait(timeout, true).await?;
+        if self.probed { self.probe().await } else { Ok(()) }
     }
 
     /// Its log, from the beginning, until it is stopped.
@@ -195,15 +180,34 @@ impl Deployment {
         Ok(self.inner.backend.cancel(&self.inner.id, STOP_GRACE).await?)
     }
 
-    /// Its address, looked up if it is not known yet.
-    pub(super) async fn address(&self) -> Result<String, Error> {
-        if self.inner.url.get().is_none() {
+    /// Waits until it has an address and, where asked, says it is healthy.
+    async fn wait(&self, timeout: Duration, healthy: bool) -> Result<(), Error> {
+        let begun = Instant::now();
+        let mut pause = FIRST_PAUSE;
+        loop {
             let job = self.job().await?;
             if let JobState::Ended(exit) = &job.state {
                 return Err(self.died(exit.to_string()).await);
             }
+            if job.url.is_some() && (!healthy || requests::healthy(self).await) {
+                return Ok(());
+            }
+            let left = timeout.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                let lines = self.last_lines().await;
+                return Err(Error::NotReady { app_name: self.app_name().to_string(), waited: timeout, lines });
+            }
+            tokio::time::sleep(pause.min(left)).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
         }
-        self.url().map(str::to_owned)
+    }
+
+    /// Its address; of one that is still starting, once it has one.
+    pub(super) async fn address(&self, timeout: Duration) -> Result<&str, Error> {
+        if self.inner.url.get().is_none() {
+            self.wait(timeout, false).await?;
+        }
+        self.url()
     }
 
     /// The error of a request that got no answer: its process may have ended.
@@ -244,12 +248,16 @@ impl DeploymentInfo {
         Some(Self {
             app_name: spec.app_name,
             model: spec.model.name,
-            promises_logprobs: job.labels.get(PROMISE).is_some_and(|promise| promise == "custom"),
+            promises_logprobs: promises_logprobs(&job.labels),
             state: job.state,
             url: job.url,
             launched_at: job.submitted_at,
         })
     }
+}
+
+fn promises_logprobs(labels: &BTreeMap<String, String>) -> bool {
+    labels.get(PROMISE).is_some_and(|promise| promise == CustomDeployment::PROMISE)
 }
 
 /// What a later handle needs to know of a deployment beside its spec.

@@ -12,6 +12,7 @@ use super::handle::{Deployment, TOKEN, labels};
 use super::{CustomDeployment, Endpoint, EngineArguments, Error, ServedModel};
 use crate::backend::{self, IfExisting, JobId, Request, Resources, Secret, Workload};
 use crate::gym::Gym;
+use crate::hub::local_model;
 
 /// A kind of deployment: what [`Launch`] yields.
 pub trait Kind: From<Deployment> + Send + 'static {
@@ -93,7 +94,7 @@ impl<D> Launch<D> {
         let app_name = self.app_name.unwrap_or_else(|| Ok(self.served.default_app_name()))?;
         let gym = self.gym.map_or_else(Gym::from_env, Ok)?;
         let folder = match self.served.checkpoint() {
-            Some(checkpoint) => checkpoint.path.clone(),
+            Some(checkpoint) => local_model(&checkpoint.path).map_err(Error::Model)?,
             None => gym.model_folder(self.served.model()).await.map_err(Error::Model)?,
         };
         let backend = gym.backend();

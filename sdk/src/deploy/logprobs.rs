@@ -23,7 +23,8 @@ impl Deployment {
     /// [`Error::Unreachable`]; [`Error::Unreadable`].
     pub async fn generate(&self, request: &GenerateRequest) -> Result<Vec<GenerateReply>, Error> {
         if request.stream {
-            return Err(requests::unreadable(self, PATH, "`stream` answers with events, and this call reads replies"));
+            let rule = "this call reads whole replies; leave it false";
+            return Err(Error::Request { field: "stream", given: "true".to_owned(), rule });
         }
         let replies: OneOrMany<GenerateReply> = requests::post(self, PATH, request, TIMEOUT).await?;
         Ok(match replies {

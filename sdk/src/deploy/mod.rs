@@ -80,14 +80,16 @@ impl CustomDeployment {
 }
 
 impl From<Deployment> for Endpoint {
+    /// Takes the deployment by its promise of chat alone.
     fn from(deployment: Deployment) -> Self {
-        Self(deployment)
+        Self(Deployment { probed: false, ..deployment })
     }
 }
 
 impl From<Deployment> for CustomDeployment {
+    /// Takes the deployment by its promise of log-probabilities: waiting for it probes them.
     fn from(deployment: Deployment) -> Self {
-        Self(deployment)
+        Self(Deployment { probed: true, ..deployment })
     }
 }
 

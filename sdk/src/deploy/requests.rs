@@ -21,7 +21,8 @@ pub(super) async fn healthy(deployment: &Deployment) -> bool {
     matches!(request.send().await, Ok(answer) if answer.status().is_success())
 }
 
-/// Posts `body` as JSON and reads the answer's bytes.
+/// Posts `body` as JSON and reads the answer's bytes. A deployment that is still starting is waited
+/// for.
 pub(super) async fn post_raw<B: Serialize + Sync>(
     deployment: &Deployment,
     path: &'static str,
@@ -29,7 +30,7 @@ pub(super) async fn post_raw<B: Serialize + Sync>(
     timeout: Duration,
 ) -> Result<Vec<u8>, Error> {
     let app_name = deployment.app_name().to_string();
-    let url = deployment.address().await?;
+    let url = deployment.address(timeout).await?;
     let mut request = deployment.inner.client.request(Method::POST, format!("{url}{path}")).timeout(timeout).json(body);
     if let Some(token) = deployment.token() {
         request = request.bearer_auth(token.expose());

@@ -13,6 +13,10 @@ use super::STARTED_BY_MAIN;
 use crate::reward::{Registry, worker};
 
 /// What the person's `main` may return.
+#[diagnostic::on_unimplemented(
+    message = "`main` cannot return `{Self}`",
+    note = "it returns nothing, an `ExitCode`, or a `Result` of these with any error"
+)]
 pub trait Outcome {
     /// The exit code; a failure is printed.
     fn report(self) -> ExitCode;

@@ -29,6 +29,7 @@ mod registry;
 pub(crate) mod worker;
 
 pub use error::RewardError;
+pub(crate) use error::chain;
 #[doc(hidden)]
 pub use function::Answer;
 pub use function::{PostProcessFn, RewardFn};

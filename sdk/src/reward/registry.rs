@@ -9,7 +9,7 @@ use super::{PostProcessFn, RewardFn};
 /// Two functions that a spec could not tell apart.
 #[derive(Debug, thiserror::Error)]
 #[error("two {kind} are named `{name}`, in `{}` and in `{}`: rename one, since a run knows a function by its name alone", modules[0], modules[1])]
-pub struct Duplicate {
+pub(crate) struct Duplicate {
     kind: &'static str,
     name: &'static str,
     modules: [&'static str; 2],

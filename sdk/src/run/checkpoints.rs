@@ -72,7 +72,12 @@ pub struct TrainResult {
 }
 
 impl TrainResult {
-    pub(super) async fn read(gym: &Gym, run_id: &RunId, model: &ModelSpec, metrics: Vec<StepMetrics>) -> Result<Self, Error> {
+    pub(super) async fn read(
+        gym: &Gym,
+        run_id: &RunId,
+        model: &ModelSpec,
+        metrics: Vec<StepMetrics>,
+    ) -> Result<Self, Error> {
         let none = || Error::NoCheckpoint { run_id: run_id.clone(), store: gym.store().url() };
         let checkpoints = published(gym, run_id, model).await?;
         let checkpoints = Checkpoints::new(checkpoints).ok_or_else(none)?;

@@ -112,8 +112,8 @@ impl TrainLaunch {
     /// # Errors
     /// Those of the launch; [`Error::Check`] with the runtime's words.
     pub async fn check(self) -> Result<Checked, Error> {
-        let Prepared { gym, spec, notes, .. } = self.prepare().await?;
-        runtime_check::check(&gym, &spec).await?;
+        let Prepared { gym, spec, mut notes, .. } = self.prepare().await?;
+        notes.extend(runtime_check::check(&gym, &spec).await?);
         Ok(Checked { spec, notes })
     }
 

@@ -131,8 +131,7 @@ impl TrainRun {
 /// Every run with a spec in the store.
 pub(crate) async fn list(gym: &Gym) -> Result<Vec<RunInfo>, Error> {
     let objects = gym.store().list("runs/").await?;
-    let ids: BTreeSet<RunId> =
-        objects.iter().filter_map(|object| object.key.split('/').nth(1)?.parse().ok()).collect();
+    let ids: BTreeSet<RunId> = objects.iter().filter_map(|object| object.key.split('/').nth(1)?.parse().ok()).collect();
     let mut runs = Vec::new();
     for run_id in ids {
         let Some(spec) = spec_file::read(gym, &run_id).await? else { continue };

@@ -42,10 +42,6 @@ impl Progress {
     }
 
     pub(super) fn show(&mut self, status: &RunStatus, metrics: &[StepMetrics]) {
-        if self.state != Some(status.state) {
-            self.state = Some(status.state);
-            self.say(state_text(status.state));
-        }
         for note in status.notes.iter().skip(self.notes) {
             self.say(&format!("note: {note}"));
         }
@@ -61,6 +57,10 @@ impl Progress {
             }
         }
         self.seen = metrics.last().map_or(self.seen, |step| step.step.max(self.seen));
+        if self.state != Some(status.state) {
+            self.state = Some(status.state);
+            self.say(state_text(status.state));
+        }
     }
 
     fn say(&self, text: &str) {

@@ -2,32 +2,51 @@
 
 use std::process::Stdio;
 
+use serde::Deserialize;
 use training_gym_core::spec::RunSpec;
 
 use super::Error;
 use crate::backend::{self, LocalBackend};
 use crate::gym::Gym;
 
-/// Runs `gym-runtime check --model FOLDER --rows FILE` and quotes what it finds.
-pub(super) async fn check(gym: &Gym, spec: &RunSpec) -> Result<(), Error> {
-    let rows = tempfile::NamedTempFile::new()
-        .map_err(|source| backend::Error::Io { action: "create", path: std::env::temp_dir(), source })?;
+/// The part of the runtime's report that is used here.
+#[derive(Deserialize)]
+struct Report {
+    rows: u64,
+    longest_prompt: u64,
+    too_long: u64,
+}
+
+/// Runs `gym-runtime check` on the model and the training rows: notes, or its words.
+pub(super) async fn check(gym: &Gym, spec: &RunSpec) -> Result<Vec<String>, Error> {
+    let rows = tempfile::NamedTempFile::new().map_err(|source| backend::Error::Io {
+        action: "create",
+        path: std::env::temp_dir(),
+        source,
+    })?;
     gym.store().get_file(&spec.data.train.key, rows.path()).await?;
     let program = LocalBackend::find_runtime(gym.runtime())?;
-    let output = tokio::process::Command::new(&program)
-        .arg("check")
-        .arg("--model")
-        .arg(&spec.model.folder)
-        .arg("--rows")
-        .arg(rows.path())
-        .stdin(Stdio::null())
-        .output()
-        .await
-        .map_err(|source| backend::Error::Start { program, source })?;
-    if output.status.success() {
-        return Ok(());
+    let kwargs = serde_json::Value::from(spec.data.chat_template_kwargs.clone());
+    let mut command = tokio::process::Command::new(&program);
+    command.arg("check").arg("--model").arg(&spec.model.folder).arg("--rows").arg(rows.path());
+    command.arg("--chat-template-kwargs").arg(kwargs.to_string());
+    command.arg("--max-prompt-len").arg(spec.data.max_prompt_len.to_string());
+    if !spec.data.apply_chat_template {
+        command.arg("--raw");
     }
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    let said = if said.is_empty() { format!("`gym-runtime check` ended with {}", output.status) } else { said };
-    Err(Error::Check { said })
+    let output = command.stdin(Stdio::null()).kill_on_drop(true).output().await;
+    let output = output.map_err(|source| backend::Error::Start { program, source })?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        let silent = || format!("`gym-runtime check` ended with {}", output.status);
+        return Err(Error::Check { said: if said.is_empty() { silent() } else { said } });
+    }
+    let report: Report = serde_json::from_slice(&output.stdout)
+        .map_err(|error| Error::Check { said: format!("its report cannot be read: {error}") })?;
+    let mut notes = vec![format!("the longest of {} prompts has {} tokens", report.rows, report.longest_prompt)];
+    if report.too_long > 0 {
+        let (count, limit) = (report.too_long, spec.data.max_prompt_len);
+        notes.push(format!("{count} prompts of more than {limit} tokens are left out; recipe.rollout_max_prompt_len"));
+    }
+    Ok(notes)
 }

@@ -39,10 +39,10 @@ pub(super) const TEACHER: Plan = Plan {
     heads: 4,
     key_value_heads: 2,
     head_dim: 24,
-    traces: 160_000,
+    traces: 48_000,
     corruption: Corruption { result: 0.12, operand: 0.03 },
-    batch_size: 64,
-    lr: 3e-3,
+    batch_size: 32,
+    lr: 5e-3,
     seed: 1,
 };
 
@@ -55,10 +55,10 @@ pub(super) const STUDENT: Plan = Plan {
     heads: 4,
     key_value_heads: 2,
     head_dim: 16,
-    traces: 96_000,
+    traces: 12_800,
     corruption: Corruption::NONE,
-    batch_size: 64,
-    lr: 3e-3,
+    batch_size: 32,
+    lr: 8e-3,
     seed: 2,
 };
 
@@ -97,7 +97,7 @@ impl Plan {
             "rope_theta": 10_000.0,
             "attention_bias": false,
             "attention_dropout": 0.0,
-            "initializer_range": 0.02,
+            "initializer_range": 0.08,
             "tie_word_embeddings": true,
             "use_cache": true,
             "torch_dtype": "float32",

@@ -77,7 +77,10 @@ struct Inner {
 impl LocalBackend {
     /// A backend with its records under `home`, which is made when the first job is.
     pub fn new(home: impl Into<PathBuf>) -> Self {
-        Self { inner: Arc::new(Inner { home: home.into(), runtime: None }) }
+        let home = home.into();
+        // A job has another working folder.
+        let home = std::path::absolute(&home).unwrap_or(home);
+        Self { inner: Arc::new(Inner { home, runtime: None }) }
     }
 
     /// Uses this program instead of looking for `gym-runtime` (the variable

@@ -201,10 +201,10 @@ impl Folder {
         });
         let start = read.map_err(io("read", &path))?;
         let body = tail.strip_suffix(b"\n").unwrap_or(&tail);
-        let ends = body.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n').map(|(index, _)| index + 1);
+        let mut ends = body.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n').map(|(index, _)| index + 1);
         let within = match count {
             0 => tail.len(),
-            _ => ends.skip(count - 1).next().unwrap_or(0),
+            _ => ends.nth(count - 1).unwrap_or(0),
         };
         Ok(start + within as u64)
     }

@@ -35,12 +35,12 @@ impl LocalBackend {
     pub(super) fn start(&self, request: Request) -> Result<Submitted, Error> {
         let id = request.workload.job_id();
         let _lock = self.lock(&id)?;
-        if let Some(job) = self.folder(&id).job()? {
-            if job.state.is_live() {
-                match request.if_existing {
-                    IfExisting::Replace => self.end(&id, REPLACE_GRACE)?,
-                    IfExisting::Adopt => return adopt(&id, &job.workload, &request.workload),
-                }
+        if let Some(job) = self.folder(&id).job()?
+            && job.state.is_live()
+        {
+            match request.if_existing {
+                IfExisting::Replace => self.end(&id, REPLACE_GRACE)?,
+                IfExisting::Adopt => return adopt(&id, &job.workload, &request.workload),
             }
         }
         // Before anything is moved: without a program the old log is all there is to read.

@@ -74,10 +74,12 @@ pub(super) fn update(ledger: &mut Ledger<'_>, sizes: Sizes) -> UpdateSpec {
     }
 }
 
-/// The divisor of `samples` nearest to `wanted`.
+/// A divisor of `samples` near `wanted`: the nearest, unless it is far off.
 fn nearest_divisor(samples: usize, wanted: usize) -> usize {
-    let below = (1..=wanted.min(samples)).rev().find(|size| samples.is_multiple_of(*size)).unwrap_or(1);
-    let above = (wanted..=samples).find(|size| samples.is_multiple_of(*size)).unwrap_or(samples);
+    const LOOKED_AT: usize = 1 << 16;
+    let divides = |size: &usize| samples.is_multiple_of(*size);
+    let below = (1..=wanted.min(samples)).rev().take(LOOKED_AT).find(divides).unwrap_or(1);
+    let above = (wanted..=samples).take(LOOKED_AT).find(divides).unwrap_or(samples);
     if wanted.abs_diff(above) < wanted.abs_diff(below) { above } else { below }
 }
 

@@ -2,7 +2,9 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::super::{AdvantageEstimator, Facts, KlLossType, LrDecayStyle, Opd, Recipe, models};
+use super::super::{AdvantageEstimator, Facts, KlLossType, LrDecayStyle, Opd, Recipe, TrainConfig, models};
+use crate::dataset::HuggingFaceDataset;
+
 use super::{POST_PROCESS, least, train, tutorial};
 
 /// The message `check()` gives for the least recipe with one change.
@@ -142,6 +144,15 @@ refuses! {
 }
 
 #[test]
+fn a_remedy_is_not_searched_for_without_end() {
+    let message = refusal(|recipe| {
+        recipe.rollout_batch_size = Some((1 << 58) + 1);
+        recipe.global_batch_size = Some((1 << 59) - 1);
+    });
+    assert!(message.contains("leave it unset for one optimizer step a rollout"), "{message}");
+}
+
+#[test]
 fn all_problems_are_told_at_once() {
     let message = refusal(|recipe| {
         recipe.lr = Some(-1.0);
@@ -208,4 +219,15 @@ fn template_variables_without_a_template_are_refused() {
     config.dataset = config.dataset.apply_chat_template(false);
     let message = config.check().unwrap_err().to_string();
     assert!(message.contains("the dataset does not apply the chat template, so it would be ignored"), "{message}");
+}
+
+#[test]
+fn a_dataset_that_is_not_there_is_refused() {
+    let config =
+        TrainConfig { dataset: HuggingFaceDataset::file("/no/such/rows.jsonl"), ..train(models::QWEN3_4B, least()) };
+    let message = config.check().unwrap_err().to_string();
+    assert_eq!(
+        message,
+        "dataset: no file or folder `/no/such/rows.jsonl` here: a relative path is seen from the current folder"
+    );
 }

@@ -1,0 +1,115 @@
+//! What only a program of its own can show, since a test harness may not ship itself: launching with
+//! a reward function, rows that training and evaluation share, and Ctrl-C.
+
+mod support;
+
+use support::Home;
+use training_gym::prelude::*;
+use training_gym::run::{Error, RunState};
+use training_gym_core::ids::ContentHash;
+
+#[training_gym::reward]
+async fn exact(sample: &mut Sample) -> Result<f64, RewardError> {
+    Ok(if sample.response == sample.label { 1.0 } else { 0.0 })
+}
+
+fn rows(home: &Home, name: &str, problems: &[&str]) -> HuggingFaceDataset {
+    let path = home.path().join(name);
+    let lines = problems.iter().map(|problem| format!("{{\"prompt\": \"{problem}\", \"label\": 4}}\n"));
+    std::fs::write(&path, lines.collect::<String>()).unwrap();
+    HuggingFaceDataset::file(path).input_key("prompt").label_key("label")
+}
+
+fn config(home: &Home, scene: &str) -> TrainConfig {
+    TrainConfig {
+        model: home.model(scene),
+        dataset: rows(home, "train.jsonl", &["2 + 2 = ?", "1 + 3 = ?"]),
+        recipe: Recipe {
+            num_rollout: Some(2),
+            rollout_batch_size: Some(2),
+            n_samples_per_prompt: Some(2),
+            custom_rm_function: Some(EXACT),
+            ..Recipe::default()
+        },
+    }
+}
+
+async fn the_program_is_stored_by_content(home: &Home, gym: &Gym) {
+    let run = config(home, "fine").launch().on(gym).await.unwrap();
+    let reward = run.spec().reward.clone().unwrap();
+    assert_eq!(reward.function, "exact");
+    let stored = gym.store().get(&reward.program.key).await.unwrap();
+    let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+    assert_eq!(reward.program.sha256, ContentHash::of(&own));
+    assert!(stored.bytes == own, "the stored program is this one");
+    run.result().await.unwrap();
+}
+
+async fn shared_rows_are_refused_unless_allowed(home: &Home, gym: &Gym) {
+    let eval = || rows(home, "eval.jsonl", &["5 + 5 = ?", "1 + 3 = ?"]);
+    let before = gym.runs().await.unwrap().len();
+    let launch = || config(home, "fine").launch().eval(eval()).on(gym);
+    let error = launch().await.unwrap_err();
+    assert!(matches!(error, Error::SharedRows(_)), "{error}");
+    assert!(error.to_string().contains("allow_shared_rows"), "{error}");
+    assert_eq!(gym.runs().await.unwrap().len(), before, "nothing was started");
+
+    launch().allow_shared_rows(true).await.unwrap().result().await.unwrap();
+    let held_out = rows(home, "held-out.jsonl", &["5 + 5 = ?"]);
+    let run = config(home, "fine").launch().eval(held_out).on(gym).await.unwrap();
+    assert_eq!(run.spec().eval.as_ref().unwrap().rows.rows, 1);
+    run.result().await.unwrap();
+}
+
+/// The variable with the state folder of a second copy of this program, which only watches a run.
+const WATCHER: &str = "OWN_PROGRAM_WATCHES";
+
+async fn ctrl_c_detaches_and_kills_nothing(home: &Home, gym: &Gym) {
+    let run = config(home, "waits").launch().run_id("watched").on(gym).await.unwrap();
+    let watcher = tokio::process::Command::new(std::env::current_exe().unwrap())
+        .env(WATCHER, home.path())
+        .stderr(std::process::Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    // It has begun to watch when it says so.
+    let pid = watcher.id().unwrap().to_string();
+    let mut stderr = watcher.stderr.unwrap();
+    let mut said = Vec::new();
+    let mut interrupted = false;
+    let mut block = [0; 1024];
+    loop {
+        let count = tokio::io::AsyncReadExt::read(&mut stderr, &mut block).await.unwrap();
+        if count == 0 {
+            break;
+        }
+        said.extend_from_slice(&block[..count]);
+        if !interrupted && String::from_utf8_lossy(&said).contains("watched: running") {
+            interrupted = true;
+            std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap();
+        }
+    }
+    let said = String::from_utf8(said).unwrap();
+    assert!(said.contains("detached from run `watched`, which goes on"), "{said}");
+    assert!(said.contains("TrainRun::attach(\"watched\")"), "{said}");
+    assert_eq!(run.status().await.unwrap().state, RunState::Running);
+    run.cancel().await.unwrap();
+}
+
+#[training_gym::main]
+async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    if let Some(home) = std::env::var_os(WATCHER) {
+        Gym::local(home)?.run("watched").await?.result().await?;
+        return Ok(());
+    }
+    if std::env::args().any(|argument| argument == "--list") {
+        return Ok(());
+    }
+    let home = Home::new();
+    let gym = home.gym();
+    the_program_is_stored_by_content(&home, &gym).await;
+    shared_rows_are_refused_unless_allowed(&home, &gym).await;
+    ctrl_c_detaches_and_kills_nothing(&home, &gym).await;
+    println!("test result: ok. 3 passed; 0 failed (own_program)");
+    Ok(())
+}

@@ -1,0 +1,117 @@
+//! A person's program, with switches: what the suites launch, kill, and launch again.
+//!
+//! It trains one run, prints `run ID` once launched and `checkpoint PATH` at the end.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use training_gym::prelude::*;
+
+/// How the reward function behaves: by the prompt, so that a shipped program needs no switch.
+#[training_gym::reward]
+async fn moody(sample: &mut Sample) -> Result<f64, RewardError> {
+    let mood = sample.metadata.get("mood").and_then(|mood| mood.as_str()).unwrap_or("fine").to_owned();
+    match mood.as_str() {
+        "error" => return Err(RewardError::new("the label is unreadable")),
+        "panic" => panic!("index out of bounds, says the person's code"),
+        "nan" => return Ok(f64::NAN),
+        "hang" => std::thread::sleep(Duration::from_secs(3600)),
+        "die" => std::process::abort(),
+        _ => {}
+    }
+    let vowels = sample.response.chars().filter(|c| "aeiou".contains(*c)).count();
+    let score = vowels as f64 / sample.response_length.max(1) as f64;
+    sample.score = Some(score);
+    sample.metadata.insert("vowels".to_owned(), vowels.into());
+    Ok(score)
+}
+
+#[training_gym::reward(post_process)]
+async fn doubled(samples: &mut [Sample]) -> Result<Vec<f64>, RewardError> {
+    Ok(samples.iter().map(|sample| 2.0 * sample.score.unwrap_or(f64::NAN)).collect())
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+enum Reward {
+    Moody,
+    Doubled,
+    None,
+}
+
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// State folder
+    #[arg(long)]
+    home: PathBuf,
+    /// Model folder
+    #[arg(long)]
+    student: PathBuf,
+    /// Model folder; without it the run is pure reinforcement learning
+    #[arg(long)]
+    teacher: Option<PathBuf>,
+    /// JSON lines
+    #[arg(long)]
+    dataset: PathBuf,
+    #[arg(long, value_enum, default_value = "moody")]
+    reward: Reward,
+    #[arg(long, default_value_t = 4)]
+    steps: u64,
+    #[arg(long, default_value_t = 1)]
+    save_interval: u64,
+    #[arg(long, default_value_t = 1e-3)]
+    lr: f64,
+    #[arg(long, default_value_t = 0.25)]
+    max_ungraded_fraction: f64,
+    #[arg(long)]
+    run_id: Option<String>,
+    /// Print the run's id and leave it running
+    #[arg(long)]
+    detach: bool,
+}
+
+#[training_gym::main]
+async fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    let gym = Gym::local(&arguments.home)?;
+    let student = Model::folder(&arguments.student);
+    let teacher = match &arguments.teacher {
+        None => None,
+        Some(folder) => {
+            let teacher = CustomDeployment::launch(Model::folder(folder)).app_name("teacher").on(&gym).await?;
+            teacher.wait_until_ready(Duration::from_secs(120)).await?;
+            Some(teacher)
+        }
+    };
+    let dataset =
+        HuggingFaceDataset::file(&arguments.dataset).input_key("prompt").label_key("label").apply_chat_template(true);
+    let recipe = Recipe {
+        num_rollout: Some(arguments.steps),
+        rollout_batch_size: Some(4),
+        n_samples_per_prompt: Some(4),
+        rollout_max_response_len: Some(24),
+        save_interval: Some(arguments.save_interval),
+        lr: Some(arguments.lr),
+        global_batch_size: Some(8),
+        shuffle: Some(true),
+        grade_truncated: Some(true),
+        max_ungraded_fraction: Some(arguments.max_ungraded_fraction),
+        reward_timeout: Some(Duration::from_secs(3)),
+        custom_rm_function: (arguments.reward != Reward::None).then_some(MOODY),
+        custom_reward_post_process_function: (arguments.reward == Reward::Doubled).then_some(DOUBLED),
+        opd: teacher.as_ref().map(Opd::from),
+        ..student.recipe()
+    };
+    let mut launch = TrainConfig { model: student, dataset, recipe }.launch().on(&gym);
+    if let Some(id) = &arguments.run_id {
+        launch = launch.run_id(id);
+    }
+    let run = launch.await?;
+    println!("run {}", run.training_run_id());
+    if arguments.detach {
+        return Ok(());
+    }
+    let result = run.result().await?;
+    println!("checkpoint {}", result.checkpoints().last().path.display());
+    Ok(())
+}
