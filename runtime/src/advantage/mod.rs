@@ -91,7 +91,10 @@ mod tests {
     use training_gym_core::record::Grade;
     use training_gym_core::sample::{FinishReason, Prompt};
 
-    fn batch(samples: &[(Option<f64>, &[f32], Option<&[f32]>)]) -> ScoredBatch {
+    /// Reward, the student's log-probabilities, the teacher's.
+    type Case<'a> = (Option<f64>, &'a [f32], Option<&'a [f32]>);
+
+    fn batch(samples: &[Case<'_>]) -> ScoredBatch {
         let prompt = std::sync::Arc::new(PreparedPrompt {
             row: 0,
             prompt: Prompt::Text("p".to_owned()),

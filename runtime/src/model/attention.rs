@@ -56,8 +56,11 @@ impl Attention {
         }
     }
 
-    /// Differentiable. # Shapes: `x [T, H]` → `[T, H]`.
-    pub(super) fn forward(&self, x: &Tensor, angles: &Angles, packing: &Packing) -> Tensor {
+    /// Differentiable; the output projection is left to the caller.
+    ///
+    /// # Shapes
+    /// `x [T, H]` → `[T, A·D]`.
+    pub(super) fn mix(&self, x: &Tensor, angles: &Angles, packing: &Packing) -> Tensor {
         let Heads { query, key_value, dimension } = self.heads;
         let mut q = self.qkv.part(0, x).view([-1, query, dimension]);
         let mut k = self.qkv.part(1, x).view([-1, key_value, dimension]);
@@ -66,8 +69,7 @@ impl Attention {
             q = q_norm.forward(&q);
             k = k_norm.forward(&k);
         }
-        let out = packing.attend(&angles.rotate(&q), &angles.rotate(&k), &v);
-        self.output.part(0, &out)
+        packing.attend(&angles.rotate(&q), &angles.rotate(&k), &v)
     }
 
     /// Queries, keys (both normalised and rotated) and values of some tokens: `[n, A + 2K, D]`.
@@ -93,10 +95,10 @@ impl Attention {
         all
     }
 
-    /// For inference: attends within the pack, and keeps keys and values where `cache` says.
+    /// As [`Attention::mix`], for inference; keeps keys and values where `cache` says.
     ///
     /// # Shapes
-    /// `x [T, H]` → `[T, A·D]`, to be given to the output projection.
+    /// `x [T, H]` → `[T, A·D]`.
     pub(super) fn prefill(
         &self,
         x: &Tensor,

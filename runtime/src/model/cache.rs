@@ -191,13 +191,15 @@ impl KvCache {
         &mut self.layers[index]
     }
 
-    /// Rows of a packed prefill: sequence `i` of the pack goes to each of `slots[i]`.
-    pub(super) fn write_rows(&self, lengths: &[usize], slots: &[Vec<usize>]) -> WriteRows {
+    /// Rows of a packed prefill: sequence `i` of the pack goes to each of `slots[i]`; `rows` is
+    /// where each packed token was computed.
+    pub(super) fn write_rows(&self, rows: &[i64], lengths: &[usize], slots: &[Vec<usize>]) -> WriteRows {
         let mut places = Vec::new();
         let mut start = 0;
         for (&length, slots) in lengths.iter().zip(slots) {
             for &slot in slots {
-                places.extend((0..length).map(|position| Place { token: start + position, slot, position }));
+                let place = |position: usize| Place { token: rows[start + position] as usize, slot, position };
+                places.extend((0..length).map(place));
             }
             start += length;
         }

@@ -107,12 +107,19 @@ impl Decoder {
         Tensor::embedding(&self.embedding.1, ids, -1, false, false)
     }
 
-    /// Differentiable. # Shapes: `ids [T]` → `[T, H]`.
-    pub(super) fn forward(&self, ids: &Tensor, packing: &Packing) -> Tensor {
+    /// Differentiable; of some rows only, where given.
+    ///
+    /// # Shapes
+    /// `rows [N]` → `[U, H]` or `[N, H]`.
+    pub(super) fn forward(&self, packing: &Packing, rows: Option<&Tensor>) -> Tensor {
         let angles = self.rotary.angles(packing.positions(), packing.longest());
-        let mut x = self.embed(ids);
-        for layer in &self.layers {
-            x = &x + layer.attention.forward(&layer.input_norm.forward(&x), &angles, packing);
+        let mut x = self.embed(packing.ids());
+        for (index, layer) in self.layers.iter().enumerate() {
+            let mut mixed = layer.attention.mix(&layer.input_norm.forward(&x), &angles, packing);
+            if let Some(rows) = rows.filter(|_| index + 1 == self.layers.len()) {
+                (x, mixed) = (x.index_select(0, rows), mixed.index_select(0, rows));
+            }
+            x = &x + layer.attention.output.part(0, &mixed);
             x = &x + layer.feed_forward.forward(&layer.post_norm.forward(&x));
         }
         self.norm.forward(&x)
@@ -121,17 +128,12 @@ impl Decoder {
     /// For inference: the hidden states of `rows`, with keys and values kept in a cache.
     ///
     /// # Shapes
-    /// `ids [T]`, `rows [N]` (int64) → `[N, H]`.
-    pub(super) fn prefill(
-        &self,
-        ids: &Tensor,
-        packing: &Packing,
-        rows: &Tensor,
-        mut cache: Option<Placing<'_>>,
-    ) -> Tensor {
+    /// `rows [N]` (int64) → `[N, H]`.
+    pub(super) fn prefill(&self, packing: &Packing, rows: &Tensor, mut cache: Option<Placing<'_>>) -> Tensor {
         let angles = self.rotary.angles(packing.positions(), packing.longest());
-        let written = cache.as_ref().map(|placing| placing.cache.write_rows(placing.lengths, placing.slots));
-        let mut x = self.embed(ids);
+        let written =
+            cache.as_ref().map(|placing| placing.cache.write_rows(packing.rows(), placing.lengths, placing.slots));
+        let mut x = self.embed(packing.ids());
         for (index, layer) in self.layers.iter().enumerate() {
             let place = cache.as_mut().map(|placing| placing.cache.layer(index)).zip(written.as_ref());
             let mut mixed = layer.attention.prefill(&layer.input_norm.infer(&x), &angles, packing, place);

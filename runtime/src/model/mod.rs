@@ -147,7 +147,8 @@ impl Model {
     }
 
     /// Hidden states of packed sequences after the final norm; causal within each sequence,
-    /// differentiable.
+    /// differentiable. What several sequences have in common at their beginning (the prompt of a
+    /// group of responses) is computed once.
     ///
     /// # Shapes
     /// `input_ids [T]` int64, the sequences end to end; `lengths` sums to `T`, each ≥ 1 →
@@ -157,7 +158,22 @@ impl Model {
     /// When `lengths` does not add up to `T` or holds a zero.
     pub fn hidden(&self, input_ids: &Tensor, lengths: &[usize]) -> Tensor {
         let packing = self.packing(input_ids, lengths);
-        self.decoder.forward(&input_ids.to_device(self.options.device), &packing)
+        let hidden = self.decoder.forward(&packing, None);
+        if packing.shared() { hidden.index_select(0, &self.on_device(packing.rows())) } else { hidden }
+    }
+
+    /// As [`Model::hidden`], of some rows only: the last layer computes no others, which is most
+    /// of its work where few rows carry loss.
+    ///
+    /// # Shapes
+    /// `input_ids [T]`, `rows [N]` (int64, places in the pack) → `[N, H]`.
+    ///
+    /// # Panics
+    /// As [`Model::hidden`], and when a row is not below `T`.
+    pub fn hidden_rows(&self, input_ids: &Tensor, lengths: &[usize], rows: &Tensor) -> Tensor {
+        let packing = self.packing(input_ids, lengths);
+        let rows = self.on_device(packing.rows()).index_select(0, &rows.to_device(self.options.device));
+        self.decoder.forward(&packing, Some(&rows))
     }
 
     /// Scores of every vocabulary entry. # Shapes: `hidden [N, H]` → `[N, V]`, in the model's type.
@@ -192,18 +208,17 @@ impl Model {
     /// where `placing` says.
     ///
     /// # Shapes
-    /// `input_ids [T]`, `rows [N]`, both int64 → `[N, H]`.
+    /// `input_ids` `T` of them, `rows` `N` places in the pack → `[N, H]`.
     pub(crate) fn prefill(
         &self,
-        input_ids: &Tensor,
+        input_ids: &[i64],
         lengths: &[usize],
         rows: &[i64],
         placing: Option<Placing<'_>>,
     ) -> Tensor {
-        let packing = self.packing(input_ids, lengths);
-        let device = self.options.device;
-        let rows = Tensor::from_slice(rows).to_device(device);
-        self.decoder.prefill(&input_ids.to_device(device), &packing, &rows, placing)
+        let packing = Packing::new(input_ids, lengths, self.options.device);
+        let rows: Vec<i64> = rows.iter().map(|&token| packing.rows()[token as usize]).collect();
+        self.decoder.prefill(&packing, &self.on_device(&rows), placing)
     }
 
     /// The inference road, one token for each of the first `positions.len()` slots of the cache.
@@ -215,8 +230,11 @@ impl Model {
     }
 
     fn packing(&self, input_ids: &Tensor, lengths: &[usize]) -> Packing {
-        let packing = Packing::new(lengths, self.options.device);
-        assert_eq!(input_ids.size(), [packing.tokens()], "lengths {lengths:?} add up to the packed ids");
-        packing
+        let ids = Vec::<i64>::try_from(input_ids.to_device(Device::Cpu)).expect("packed ids are a list of int64");
+        Packing::new(&ids, lengths, self.options.device)
+    }
+
+    fn on_device(&self, values: &[i64]) -> Tensor {
+        Tensor::from_slice(values).to_device(self.options.device)
     }
 }

@@ -1,10 +1,16 @@
 //! Sequences end to end in one tensor, and attention that keeps them apart.
 //!
-//! Nothing but attention sees more than one token, so everything else runs on `[T, …]` as it is.
+//! Nothing but attention sees more than one token, so everything else runs on `[U, …]` as it is.
 //! Attention runs once per group of sequences of (nearly) equal length, contiguous and causal:
 //! that is the kernel that neither builds a mask nor computes the upper triangle. In a group of
 //! nearly equal lengths the shorter ones are filled up at the end; under the causal rule no real
 //! token sees the filling, and its rows are dropped.
+//!
+//! A token's hidden state depends on the tokens before it alone, so where sequences begin alike
+//! (the responses to one prompt) the common beginning is computed once, as one row for all. Its
+//! gradient is the sum over the sequences, as it would be if each had a row of its own.
+
+use std::collections::HashMap;
 
 use tch::{Device, Tensor};
 
@@ -12,16 +18,22 @@ use tch::{Device, Tensor};
 const SLACK_TOKENS: usize = 16;
 /// … or up to this share (an eighth) of the shortest.
 const SLACK_SHARE: usize = 8;
+/// Common beginnings are shared where they are at least this share (an eighth) of all tokens:
+/// gathering rows for attention has its price too.
+const WORTH_SHARING: usize = 8;
 
 /// Where each sequence of a packed tensor begins and ends, and how attention is grouped.
 #[derive(Debug)]
 pub(super) struct Packing {
-    tokens: i64,
-    longest: usize,
+    ids: Tensor,
     positions: Tensor,
+    longest: usize,
     groups: Vec<Group>,
-    /// Rows of the groups' outputs, one after another, in packed order; `None`: they are already.
+    /// The place of each row in the groups' outputs, one after another; `None`: they are in order.
     restore: Option<Tensor>,
+    /// The row of each of the `T` tokens.
+    rows: Vec<i64>,
+    shared: bool,
 }
 
 #[derive(Debug)]
@@ -33,26 +45,37 @@ struct Group {
 
 #[derive(Debug)]
 enum Rows {
-    /// The group lies together in the pack, from this row on.
+    /// The group's rows lie together, from this one on.
     From(i64),
-    /// The packed row of each `[sequences · length]` place.
+    /// The row of each `[sequences · length]` place.
     Gather(Tensor),
 }
 
 impl Packing {
     /// # Panics
-    /// When a length is zero.
-    pub(super) fn new(lengths: &[usize], device: Device) -> Self {
+    /// When a length is zero, or they do not add up to the ids.
+    pub(super) fn new(ids: &[i64], lengths: &[usize], device: Device) -> Self {
         assert!(lengths.iter().all(|&length| length > 0), "a packed sequence has at least one token");
+        assert_eq!(ids.len(), lengths.iter().sum::<usize>(), "lengths {lengths:?} add up to the packed ids");
+        let mut beginnings = beginnings(ids, lengths);
+        let shared = (ids.len() - beginnings.first.len()) * WORTH_SHARING >= ids.len().max(1);
+        if !shared {
+            beginnings = Beginnings { rows: (0..ids.len() as i64).collect(), first: (0..ids.len()).collect() };
+        }
+        let Beginnings { rows, first } = beginnings;
+
         let starts: Vec<usize> =
             lengths.iter().scan(0, |next, length| Some(std::mem::replace(next, *next + length))).collect();
-        let tokens: usize = lengths.iter().sum();
         let positions: Vec<i64> = lengths.iter().flat_map(|&length| 0..length as i64).collect();
+        let of = |values: &[i64]| {
+            Tensor::from_slice(&first.iter().map(|&token| values[token]).collect::<Vec<_>>()).to_device(device)
+        };
+        let (unique_ids, unique_positions) = (of(ids), of(&positions));
 
         let mut order: Vec<usize> = (0..lengths.len()).collect();
         order.sort_by_key(|&index| lengths[index]);
         let mut groups = Vec::new();
-        let mut restore = vec![0_i64; tokens];
+        let mut restore = vec![0_i64; first.len()];
         let mut placed = 0;
         let mut rest = order.as_slice();
         while let Some(&shortest) = rest.first() {
@@ -61,31 +84,43 @@ impl Packing {
             let (members, others) = rest.split_at(count);
             rest = others;
             let length = lengths[members[count - 1]];
-            for (slot, &member) in members.iter().enumerate() {
-                for offset in 0..lengths[member] {
-                    restore[starts[member] + offset] = (placed + slot * length + offset) as i64;
+            let mut places = Vec::with_capacity(count * length);
+            for &member in members {
+                let of_member = &rows[starts[member]..starts[member] + lengths[member]];
+                for (offset, &row) in of_member.iter().enumerate() {
+                    restore[row as usize] = (placed + places.len() + offset) as i64;
                 }
+                places.extend_from_slice(of_member);
+                places.resize(places.len() + length - of_member.len(), of_member[of_member.len() - 1]);
             }
-            placed += count * length;
-            groups.push(Group {
-                sequences: count as i64,
-                length: length as i64,
-                rows: rows(members, lengths, &starts, device),
-            });
+            placed += places.len();
+            let together = places.windows(2).all(|pair| pair[1] == pair[0] + 1);
+            let rows = match together {
+                true => Rows::From(places[0]),
+                false => Rows::Gather(Tensor::from_slice(&places).to_device(device)),
+            };
+            groups.push(Group { sequences: count as i64, length: length as i64, rows });
         }
-        let in_order = placed == tokens && restore.iter().enumerate().all(|(row, &from)| row as i64 == from);
+        let in_order = placed == first.len() && restore.iter().enumerate().all(|(row, &from)| row as i64 == from);
         Self {
-            tokens: tokens as i64,
+            ids: unique_ids,
+            positions: unique_positions,
             longest: lengths.iter().copied().max().unwrap_or(0),
-            positions: Tensor::from_slice(&positions).to_device(device),
             groups,
             restore: (!in_order).then(|| Tensor::from_slice(&restore).to_device(device)),
+            rows,
+            shared,
         }
     }
 
-    /// `T`.
-    pub(super) fn tokens(&self) -> i64 {
-        self.tokens
+    /// The tokens to compute, `[U]`, `U` ≤ `T`.
+    pub(super) fn ids(&self) -> &Tensor {
+        &self.ids
+    }
+
+    /// Each one's position in its sequence, `[U]`.
+    pub(super) fn positions(&self) -> &Tensor {
+        &self.positions
     }
 
     /// Tokens of the longest sequence.
@@ -93,15 +128,20 @@ impl Packing {
         self.longest
     }
 
-    /// Each token's position in its sequence, `[T]`.
-    pub(super) fn positions(&self) -> &Tensor {
-        &self.positions
+    /// The row of each of the `T` tokens.
+    pub(super) fn rows(&self) -> &[i64] {
+        &self.rows
+    }
+
+    /// Whether some row stands for more than one token.
+    pub(super) fn shared(&self) -> bool {
+        self.shared
     }
 
     /// Causal attention within each sequence.
     ///
     /// # Shapes
-    /// `q [T, A, D]`, `k [T, K, D]`, `v [T, K, D]` → `[T, A·D]`.
+    /// `q [U, A, D]`, `k [U, K, D]`, `v [U, K, D]` → `[U, A·D]`.
     pub(super) fn attend(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Tensor {
         let (heads, dimension) = (q.size()[1], q.size()[2]);
         let mut outputs: Vec<Tensor> = self
@@ -124,7 +164,7 @@ impl Packing {
 
 impl Group {
     /// # Shapes
-    /// `[T, heads, D]` → `[sequences, heads, length, D]`.
+    /// `[U, heads, D]` → `[sequences, heads, length, D]`.
     fn take(&self, x: &Tensor) -> Tensor {
         let rows = match &self.rows {
             Rows::From(start) => x.narrow(0, *start, self.sequences * self.length),
@@ -134,16 +174,30 @@ impl Group {
     }
 }
 
-fn rows(members: &[usize], lengths: &[usize], starts: &[usize], device: Device) -> Rows {
-    let first = starts[members[0]];
-    let length = lengths[members[members.len() - 1]];
-    let together =
-        members.iter().enumerate().all(|(slot, &m)| lengths[m] == length && starts[m] == first + slot * length);
-    if together {
-        return Rows::From(first as i64);
+/// One row for all tokens with the same tokens before them.
+struct Beginnings {
+    /// The row of each token.
+    rows: Vec<i64>,
+    /// The first token of each row.
+    first: Vec<usize>,
+}
+
+fn beginnings(ids: &[i64], lengths: &[usize]) -> Beginnings {
+    // A row is known by the row before it and its own token.
+    let mut known: HashMap<(i64, i64), i64> = HashMap::with_capacity(ids.len());
+    let mut found = Beginnings { rows: Vec::with_capacity(ids.len()), first: Vec::new() };
+    for &length in lengths {
+        let mut before = -1;
+        for _ in 0..length {
+            let token = found.rows.len();
+            let next = found.first.len() as i64;
+            let row = *known.entry((before, ids[token])).or_insert(next);
+            if row == next {
+                found.first.push(token);
+            }
+            found.rows.push(row);
+            before = row;
+        }
     }
-    let places = members
-        .iter()
-        .flat_map(|&member| (0..length).map(move |offset| (starts[member] + offset.min(lengths[member] - 1)) as i64));
-    Rows::Gather(Tensor::from_slice(&places.collect::<Vec<_>>()).to_device(device))
+    found
 }

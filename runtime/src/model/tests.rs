@@ -7,6 +7,8 @@ use tch::{Device, Kind, Tensor};
 
 use super::*;
 
+type Change<'a> = &'a dyn Fn(&mut Vec<(String, Tensor)>);
+
 fn config_json(tied: bool) -> Value {
     json!({
         "architectures": ["Qwen3ForCausalLM"], "vocab_size": 40, "hidden_size": 16, "intermediate_size": 24,
@@ -92,7 +94,7 @@ fn shards_are_listed_in_an_index() {
 fn wrong_tensors_are_named() {
     let model = fresh(false, 3);
     let folder = folder_of(&model, false);
-    let refused = |change: &dyn Fn(&mut Vec<(String, Tensor)>)| {
+    let refused = |change: Change<'_>| {
         rewrite(&model, folder.path(), change);
         load(folder.path()).unwrap_err()
     };
@@ -190,9 +192,12 @@ fn packed_sequences_do_not_see_each_other() {
         let packed = model.hidden(&Tensor::from_slice(&ids), &lengths);
         assert_eq!(packed.size(), [tokens as i64, 16]);
         let rows: Vec<i64> = (0..tokens as i64).rev().step_by(3).collect();
-        let fused = model.prefill(&Tensor::from_slice(&ids), &lengths, &rows, None);
+        let fused = model.prefill(&ids, &lengths, &rows, None);
         let difference = (packed.index_select(0, &Tensor::from_slice(&rows)) - fused).abs().max().double_value(&[]);
         assert!(difference < 1e-5, "inference road of {lengths:?}: {difference:e}");
+        let some = model.hidden_rows(&Tensor::from_slice(&ids), &lengths, &Tensor::from_slice(&rows));
+        let difference = (packed.index_select(0, &Tensor::from_slice(&rows)) - some).abs().max().double_value(&[]);
+        assert!(difference < 1e-5, "some rows of {lengths:?}: {difference:e}");
         let mut start = 0;
         for &length in &lengths {
             let alone = model.hidden(&Tensor::from_slice(&ids[start..start + length]), &[length]);
@@ -205,25 +210,45 @@ fn packed_sequences_do_not_see_each_other() {
 
 #[test]
 fn packed_gradients_are_the_sum_of_single_ones() {
-    let lengths = [7_usize, 25, 9, 1, 40];
-    let ids: Vec<i64> = (0..82).map(|i| (i * i + 5 * i) % 40).collect();
+    let apart: Vec<Vec<i64>> =
+        [7, 25, 9, 1, 40].map(|length| (0..length).map(|i| (i * i + length) % 40).collect()).into();
+    // Responses to two prompts, one of them a beginning of another.
+    let begin = |prompt: i64, rest: &[i64]| (0..20).map(|i| (i * prompt) % 40).chain(rest.iter().copied()).collect();
+    let alike = vec![begin(3, &[1, 2]), begin(3, &[1, 3, 4]), begin(7, &[9]), begin(3, &[]), begin(7, &[9, 9, 9])];
     let loss = |model: &Model, ids: &[i64], lengths: &[usize]| {
         model.logits(&model.hidden(&Tensor::from_slice(ids), lengths)).square().sum(Kind::Float)
     };
-    let (packed, single) = (fresh(false, 3), fresh(false, 3));
-    packed.set_requires_grad(true);
-    single.set_requires_grad(true);
-    loss(&packed, &ids, &lengths).backward();
-    let mut start = 0;
-    for length in lengths {
-        loss(&single, &ids[start..start + length], &[length]).backward();
-        start += length;
+    for sequences in [apart, alike] {
+        let (packed, single) = (fresh(false, 3), fresh(false, 3));
+        packed.set_requires_grad(true);
+        single.set_requires_grad(true);
+        let lengths: Vec<usize> = sequences.iter().map(Vec::len).collect();
+        loss(&packed, &sequences.concat(), &lengths).backward();
+        for ids in &sequences {
+            loss(&single, ids, &[ids.len()]).backward();
+        }
+        for ((name, one), (_, other)) in packed.parameters().iter().zip(single.parameters()) {
+            let scale = other.grad().abs().max().double_value(&[]);
+            let difference = (one.grad() - other.grad()).abs().max().double_value(&[]);
+            assert!(
+                scale > 0.0 && difference < 1e-5 * scale.max(1.0),
+                "`{name}` differs by {difference:e} of {scale:e}"
+            );
+        }
     }
-    for ((name, one), (_, other)) in packed.parameters().iter().zip(single.parameters()) {
-        let scale = other.grad().abs().max().double_value(&[]);
-        let difference = (one.grad() - other.grad()).abs().max().double_value(&[]);
-        assert!(scale > 0.0 && difference < 1e-5 * scale.max(1.0), "`{name}` differs by {difference:e} of {scale:e}");
-    }
+}
+
+#[test]
+fn common_beginnings_are_one_row() {
+    let ids = [1, 2, 3, 4, 1, 2, 3, 5, 6, 1, 2, 9, 3, 4];
+    let packing = Packing::new(&ids, &[4, 5, 2, 3], Device::Cpu);
+    assert_eq!(packing.rows(), [0, 1, 2, 3, 0, 1, 2, 4, 5, 0, 1, 6, 7, 8]);
+    assert_eq!(Vec::<i64>::try_from(packing.ids()).unwrap(), [1, 2, 3, 4, 5, 6, 9, 3, 4]);
+    assert_eq!(Vec::<i64>::try_from(packing.positions()).unwrap(), [0, 1, 2, 3, 3, 4, 0, 1, 2]);
+    assert!(packing.shared());
+    // One token in common is not worth the gathering.
+    let ids: Vec<i64> = (0..30).map(|i| if i % 10 == 0 { 0 } else { i }).collect();
+    assert!(!Packing::new(&ids, &[10, 10, 10], Device::Cpu).shared());
 }
 
 #[test]
@@ -244,6 +269,6 @@ fn a_shared_model_sees_updates_and_keeps_its_gradients_to_itself() {
     let after = tch::no_grad(|| model.hidden(&ids, &[3]));
     assert_ne!(before, after);
     assert_eq!(shared.hidden(&ids, &[3]), after);
-    let fused = shared.prefill(&ids, &[3], &[0, 1, 2], None);
+    let fused = shared.prefill(&[1, 2, 3], &[3], &[0, 1, 2], None);
     assert!((fused - after).abs().max().double_value(&[]) < 1e-5);
 }

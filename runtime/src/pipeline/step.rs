@@ -83,8 +83,9 @@ impl Trainer {
         let scored_at = Instant::now();
         let (train, advantages) = self.advantages(batch.scored(scores));
         let report = self.updater.apply(&train).map_err(|error| Stop::new(Cause::Numerics, &error))?;
-        if !report.loss.is_finite() {
-            return Err(Stop::say(Cause::Numerics, format!("the loss of step {step} is {}", report.loss)));
+        if report.updates == 0 {
+            let sentence = format!("no update of step {step} could be applied: the loss or its gradient is not finite");
+            return Err(Stop::say(Cause::Numerics, sentence));
         }
         self.engine.weights_changed(WeightVersion(step));
         let seconds = Seconds {

@@ -292,7 +292,7 @@ impl Engine {
         let longest = self.running.iter().map(|sequence| sequence.ids.len() + 1).max().unwrap_or(0);
         self.cache.reserve(self.running.len(), longest.min(self.context_length), first);
         let placing = Placing { cache: &mut self.cache, lengths: &lengths, slots: &slots };
-        let hidden = self.model.prefill(&Tensor::from_slice(&packed), &lengths, &rows, Some(placing));
+        let hidden = self.model.prefill(&packed, &lengths, &rows, Some(placing));
         self.stats.prompt_tokens += tokens as u64;
         self.sample(&hidden, first, events);
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{mpsc, oneshot, watch};
@@ -171,11 +171,8 @@ fn attend(engine: &mut Engine, commands: &Receiver<Command>, listeners: &mut Lis
             let Ok(command) = commands.recv() else { return };
             take(engine, listeners, command);
         }
-        loop {
-            match commands.try_recv() {
-                Ok(command) => take(engine, listeners, command),
-                Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
-            }
+        while let Ok(command) = commands.try_recv() {
+            take(engine, listeners, command);
         }
         for (&id, _) in listeners.iter().filter(|(_, listener)| listener.is_closed()) {
             engine.abort(id);

@@ -60,7 +60,7 @@ impl Engine {
         }
         let mut drawn = Vec::with_capacity(rows.len());
         if !rows.is_empty() {
-            let hidden = self.model.prefill(&Tensor::from_slice(&packed), &lengths, &rows, None);
+            let hidden = self.model.prefill(&packed, &lengths, &rows, None);
             self.stats.prompt_tokens += packed.len() as u64;
             let at_once = (LOGITS_AT_ONCE / self.model.config().vocab_size).max(1);
             for from in (0..rows.len()).step_by(at_once) {

@@ -75,6 +75,7 @@ pub struct Tokens {
 
 impl Tokens {
     /// Tokens `start .. start + length`.
+    #[must_use]
     pub fn narrow(&self, start: i64, length: i64) -> Self {
         let part = |tensor: &Tensor| tensor.narrow(0, start, length);
         Self {
@@ -135,19 +136,19 @@ impl Objective {
     pub fn evaluate(&self, logprobs: &Tensor, entropy: Option<&Tensor>, tokens: &Tokens) -> Terms {
         let PolicyLoss { loss: policy, clipped } =
             policy_loss(logprobs, &tokens.old_logprobs, &tokens.advantages, &self.clip);
-        let mut total = policy.shallow_clone();
+        let weights = &tokens.weights;
+        let mut loss = policy.dot(weights);
         if self.needs_entropy() {
-            total = total - entropy.expect("the entropy bonus needs the entropy") * self.entropy_coef;
+            let entropy = entropy.expect("the entropy bonus needs the entropy");
+            loss += entropy.dot(weights) * -self.entropy_coef;
         }
         let kl = self.kl.as_ref().map(|spec| {
             let reference = tokens.reference_logprobs.as_ref().expect("the KL penalty needs the reference");
-            (kl_penalty(logprobs, reference, spec.kl_loss_type), spec.kl_loss_coef)
+            let kl = kl_penalty(logprobs, reference, spec.kl_loss_type);
+            loss += kl.dot(weights) * spec.kl_loss_coef;
+            kl
         });
-        if let Some((kl, coef)) = &kl {
-            total = total + kl * *coef;
-        }
-        let loss = total.dot(&tokens.weights);
-        Terms { policy, clipped, kl: kl.map(|(kl, _)| kl), loss }
+        Terms { policy, clipped, kl, loss }
     }
 }
 

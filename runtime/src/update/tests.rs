@@ -124,13 +124,12 @@ fn naive_loss(model: &Model, reference: Option<&Model>, batch: &TrainBatch, upda
         if let Some(reference) = reference {
             let other = no_grad(|| logprobs(reference, ids.0, ids.1, updater.temperature).0);
             let difference = &other - &logprob;
-            loss = loss + (difference.exp() - 1.0 - &difference) * 0.2;
+            loss += (difference.exp() - 1.0 - &difference) * 0.2;
         }
-        total = total
-            + match spec.loss_aggregation {
-                LossAggregation::TokenMean => loss.sum(None) / tokens as f64,
-                LossAggregation::SampleMean => loss.mean(None) / samples,
-            };
+        total += match spec.loss_aggregation {
+            LossAggregation::TokenMean => loss.sum(None) / tokens as f64,
+            LossAggregation::SampleMean => loss.mean(None) / samples,
+        };
     }
     total
 }

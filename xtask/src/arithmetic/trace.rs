@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::problem::{Operation, Problem};
+use super::problem::Problem;
 use super::random::Random;
 
 /// A solution as text; what lies in `unscored` (byte ranges) is read but not learnt.
@@ -93,7 +93,7 @@ impl Trace {
 
 #[cfg(test)]
 mod tests {
-    use super::super::problem::Step;
+    use super::super::problem::{Operation, Step};
     use super::*;
 
     fn problem() -> Problem {

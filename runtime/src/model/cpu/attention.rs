@@ -5,20 +5,23 @@ use super::vector::{LANES, Vector, eight, eight_mut};
 /// Vectors of the output that are summed up side by side.
 const SIDE_BY_SIDE: usize = 4;
 
-/// One key-value head of one sequence: softmax(q·kᵀ·scale)·v for the query heads that share it.
-///
-/// # Shapes
-/// `queries` and `out` `[G, D]`, `keys` and `values` `[length, D]`; `D` a multiple of eight.
-/// `scores` is scratch.
+/// One key-value head of one sequence, and the query heads that share it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Head<'a> {
+    /// `[G, D]`.
+    pub(super) queries: &'a [f32],
+    /// `[length, D]`.
+    pub(super) keys: &'a [f32],
+    /// `[length, D]`.
+    pub(super) values: &'a [f32],
+    /// `D`, a multiple of eight.
+    pub(super) dimension: usize,
+}
+
+/// softmax(q·kᵀ/√D)·v of each query head, into `out` `[G, D]`. `scores` is scratch.
 #[inline(always)]
-pub(super) fn attend<V: Vector>(
-    queries: &[f32],
-    keys: &[f32],
-    values: &[f32],
-    scores: &mut Vec<f32>,
-    out: &mut [f32],
-    dimension: usize,
-) {
+pub(super) fn attend<V: Vector>(head: Head<'_>, scores: &mut Vec<f32>, out: &mut [f32]) {
+    let Head { queries, keys, values, dimension } = head;
     let scale = 1.0 / (dimension as f32).sqrt();
     for (query, out) in queries.chunks_exact(dimension).zip(out.chunks_exact_mut(dimension)) {
         similarities::<V>(query, keys, scale, scores);
@@ -96,9 +99,9 @@ fn mix<V: Vector>(scores: &[f32], values: &[f32], scale: f32, out: &mut [f32]) {
                 }
             }
         }
-        for part in 0..width / LANES {
-            let sum = sums[0][part].add(sums[1][part]).mul(V::splat(scale));
-            sum.store(eight_mut(out, from + part * LANES));
+        let [even, odd] = sums;
+        for (part, (even, odd)) in even.into_iter().zip(odd).enumerate().take(width / LANES) {
+            even.add(odd).mul(V::splat(scale)).store(eight_mut(out, from + part * LANES));
         }
     }
 }

@@ -92,6 +92,9 @@ pub(super) fn silu_mul(gate_up: &Tensor) -> Tensor {
     out
 }
 
+/// Weights and ε of a norm over a head, where there is one.
+type HeadNorm<'a> = Option<(&'a [f32], f32)>;
+
 /// Heads of some tokens, normalised and rotated in place.
 #[derive(Debug)]
 pub(super) struct Tokens<'a> {
@@ -99,8 +102,8 @@ pub(super) struct Tokens<'a> {
     pub(super) heads: &'a mut [f32],
     /// Query, key and value heads of a token, all together.
     pub(super) all: usize,
-    /// Weights and ε of the norms; of these many heads each.
-    pub(super) groups: [(usize, Option<(&'a [f32], f32)>); 2],
+    /// Queries, then keys: how many heads, and their norm.
+    pub(super) groups: [(usize, HeadNorm<'a>); 2],
     /// `[n, 2, D]`: cos, signed sin.
     pub(super) angles: &'a [f32],
     /// `D`, a multiple of sixteen.
@@ -193,7 +196,8 @@ fn each_sequence<V: vector::Vector>(work: &mut Work<'_>) {
         for (head, (queries, out)) in queries.chunks_exact(group).zip(out.chunks_exact_mut(group)).enumerate() {
             let keys = &slot[head * slot_size..][..length * dimension];
             let values = &slot[(key_value + head) * slot_size..][..length * dimension];
-            attention::attend::<V>(queries, keys, values, &mut scores, out, dimension);
+            let head = attention::Head { queries, keys, values, dimension };
+            attention::attend::<V>(head, &mut scores, out);
         }
     }
     SCORES.set(scores);
@@ -254,7 +258,8 @@ mod tests {
             });
         };
         work(&mut one[..48]);
-        attention::attend::<Portable>(&x[..48], numbers(&keys), numbers(&keys), &mut scores, &mut other[..48], 24);
+        let head = attention::Head { queries: &x[..48], keys: numbers(&keys), values: numbers(&keys), dimension: 24 };
+        attention::attend::<Portable>(head, &mut scores, &mut other[..48]);
         assert!(near(&one, &other));
     }
 

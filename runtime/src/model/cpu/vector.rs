@@ -42,10 +42,10 @@ pub(super) trait Vector: Copy {
     fn exp(self) -> Self {
         let x = self.max(Self::splat(-87.0)).min(Self::splat(88.0));
         let whole = x.mul(Self::splat(std::f32::consts::LOG2_E)).round();
-        let rest = whole.fma(Self::splat(-0.693_359_375), x);
+        let rest = whole.fma(Self::splat(-355.0 / 512.0), x);
         let rest = whole.fma(Self::splat(2.121_944_4e-4), rest);
         let mut power = Self::splat(1.987_569_1e-4);
-        for coefficient in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
+        for coefficient in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
             power = power.fma(rest, Self::splat(coefficient));
         }
         let power = power.fma(rest.mul(rest), rest.add(Self::splat(1.0)));

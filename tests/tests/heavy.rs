@@ -1,0 +1,80 @@
+//! Against the field's own Python: transformers loads what we publish, the openai client talks to
+//! what we serve. Needs the environment `cargo xtask heavy` makes; skipped, aloud, elsewhere.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use training_gym::prelude::*;
+use training_gym_tests::house::{House, succeed};
+use training_gym_tests::programs::program;
+
+/// The Python of the heavy environment, or `None` with a word on how to run these.
+fn python(test: &str) -> Option<PathBuf> {
+    let wanted = std::env::var("GYM_HEAVY").is_ok_and(|value| value == "1");
+    match std::env::var_os("GYM_HEAVY_PYTHON") {
+        Some(python) if wanted => Some(python.into()),
+        _ => {
+            println!("SKIPPED {test}: run `cargo xtask heavy` (it installs transformers and openai, several GB)");
+            None
+        }
+    }
+}
+
+fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("python").join(name)
+}
+
+fn gym(house: &House) -> Result<Gym> {
+    Ok(Gym::local(house.path("home"))?.with_runtime(program("gym-runtime")))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn transformers_loads_a_published_checkpoint_and_agrees_on_every_logprob() -> Result<()> {
+    let Some(python) = python("transformers") else { return Ok(()) };
+    let house = House::new(&["fine"; 6])?;
+    succeed(house.person("home").args(["--steps", "2"]))?;
+    let folder = house.run_folder("home")?.join("checkpoints/step-2");
+
+    let ids: Vec<i64> = (0..40).map(|place| 3 + (place * 7) % 90).collect();
+    let output = Command::new(python).arg(script("logprobs.py")).arg(&folder).arg(serde_json::to_string(&ids)?).output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let last = String::from_utf8(output.stdout)?.lines().last().context("a line")?.to_owned();
+    let theirs: Value = serde_json::from_str(&last)?;
+
+    let endpoint = Endpoint::launch(Model::folder(&folder)).app_name("published").on(&gym(&house)?).await?;
+    endpoint.wait_until_ready(Duration::from_secs(120)).await?;
+    let ours = endpoint.logprobs(&ids, 1..ids.len()).await?;
+    endpoint.stop().await?;
+    let expected: Vec<f64> = theirs["logprobs"].as_array().context("a list")?.iter().filter_map(Value::as_f64).collect();
+    ensure!(ours.len() == expected.len(), "{} and {} log-probabilities", ours.len(), expected.len());
+    for (position, (ours, theirs)) in ours.iter().zip(&expected).enumerate() {
+        // Two float32 forward passes with other kernels; the reference sums its softmax in float64.
+        ensure!((f64::from(*ours) - theirs).abs() < 1e-4, "position {position}: {ours} here, {theirs} there");
+    }
+    ensure!(theirs["prompt_ids"].as_array().is_some_and(|ids| ids.len() > 10), "the tokenizer loads too");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_openai_client_is_served() -> Result<()> {
+    let Some(python) = python("openai") else { return Ok(()) };
+    let house = House::new(&["fine"])?;
+    let endpoint = Endpoint::launch(Model::folder(house.path("student"))).app_name("openai").on(&gym(&house)?).await?;
+    endpoint.wait_until_ready(Duration::from_secs(120)).await?;
+    let token = endpoint.token().context("a bearer token by default")?.expose().to_owned();
+    let base = format!("{}/v1", endpoint.url()?);
+    let output = tokio::process::Command::new(python)
+        .arg(script("openai_client.py"))
+        .env("GYM_BASE_URL", base)
+        .env("GYM_API_KEY", token)
+        .output()
+        .await?;
+    endpoint.stop().await?;
+    let printed = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    println!("{printed}");
+    ensure!(output.status.success(), "{printed}");
+    Ok(())
+}
