@@ -121,6 +121,12 @@ impl TrainLaunch {
         let Prepared { gym, spec, secrets, notes } = self.prepare().await?;
         let spec = spec_file::settle(&gym, spec).await?;
         let run = TrainRun::new(&gym, spec).with_notes(notes);
+        let said = run.stored_state().await?;
+        let over = said.is_some_and(|state| state.is_terminal() && state != RunState::Succeeded);
+        if over && run.is_live().await? {
+            // It has said its last word and its process is about to be gone: nothing to attach to.
+            run.cancel().await?;
+        }
         if !run.is_live().await? && run.stored_state().await? != Some(RunState::Succeeded) {
             let request = Request {
                 environment: run.spec().environment.clone(),
