@@ -42,22 +42,15 @@ pub(crate) fn smoke() -> Result<()> {
 
 fn build_demo() -> Result<PathBuf> {
     eprintln!("building the runtime and the example (a few minutes the first time)");
-    run(cargo().args([
-        "build",
-        "--release",
-        "--package",
-        "training-gym-runtime",
-        "--package",
-        "training-gym-examples",
-    ]))?;
-    Ok(target().join("release/dapo_math_opd"))
+    run(cargo().args(["build", "--package", "training-gym-runtime", "--package", "training-gym-examples"]))?;
+    Ok(target().join("debug/dapo_math_opd"))
 }
 
 /// Makes `examples/assets/tiny` anew.
 pub(crate) fn demo_assets() -> Result<()> {
     setup()?;
-    run(cargo().args(["build", "--release", "--package", "training-gym-runtime", "--bin", "gym-runtime"]))?;
-    arithmetic::write_assets(root(), &target().join("release/gym-runtime"), &target().join("demo-assets"))
+    run(cargo().args(["build", "--package", "training-gym-runtime", "--bin", "gym-runtime"]))?;
+    arithmetic::write_assets(root(), &target().join("debug/gym-runtime"), &target().join("demo-assets"))
 }
 
 fn target() -> PathBuf {
