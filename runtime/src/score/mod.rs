@@ -2,6 +2,7 @@
 //! log-probabilities. No gradients here, and nothing of the model.
 
 pub mod reward;
+pub mod share;
 pub mod teacher;
 pub mod worker;
 
