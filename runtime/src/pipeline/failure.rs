@@ -2,6 +2,8 @@
 
 use training_gym_core::record::{Cause, Failure};
 
+use crate::rollout::collect;
+
 /// A [`Failure`] on its way up.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Stop(pub(super) Failure);
@@ -16,6 +18,15 @@ impl Stop {
     pub(super) fn say(cause: Cause, sentence: impl Into<String>) -> Self {
         let (next_step, retryable) = advice(cause);
         Self(Failure { cause, sentence: sentence.into(), next_step: next_step.to_owned(), retryable })
+    }
+
+    /// Responses that could not be drawn.
+    pub(super) fn undrawn(error: &collect::Error) -> Self {
+        let cause = match error {
+            collect::Error::NotFinite { .. } => Cause::Numerics,
+            _ => Cause::InvalidInput,
+        };
+        Self::new(cause, error)
     }
 
     /// The same with a next step that fits better than the cause's own.
