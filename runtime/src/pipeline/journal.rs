@@ -162,7 +162,7 @@ async fn write(store: Arc<dyn Store>, mut entries: mpsc::UnboundedReceiver<Entry
             }
         };
         if let Err(error) = outcome {
-            tracing::error!("{}", super::failure::chain(&error));
+            tracing::error!("{}", training_gym_core::chain(&error));
             failed.get_or_insert(error);
         }
     }

@@ -295,7 +295,7 @@ impl Attempt {
         }
         self.journal.status(state, self.step, stop.map(|stop| stop.0.clone()));
         if let Err(error) = self.journal.flush() {
-            tracing::error!("the run's last status was not written: {}", failure::chain(&error));
+            tracing::error!("the run's last status was not written: {}", training_gym_core::chain(&error));
         }
     }
 }

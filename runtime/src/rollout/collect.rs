@@ -8,9 +8,10 @@ use training_gym_core::sample::FinishReason;
 use training_gym_core::spec::RolloutSpec;
 
 use crate::batch::{PreparedPrompt, PromptBatch, Rollout, RolloutBatch};
-use crate::text::{StopWatcher, TextPipeline};
+use crate::splitmix::mixed;
+use crate::text::TextPipeline;
 
-use super::{Engine, Event, Refusal, Request, RequestId, TokenWatcher};
+use super::{Engine, Event, Refusal, Request, RequestId, TokenWatcher, Watch};
 
 /// What a response is drawn with, beside its prompt.
 #[derive(Debug)]
@@ -189,15 +190,6 @@ impl Collector<'_> {
     }
 }
 
-/// Stops a response at a stop text.
-struct Watch(StopWatcher);
-
-impl TokenWatcher for Watch {
-    fn push(&mut self, token: i64) -> bool {
-        self.0.push(token)
-    }
-}
-
 fn watcher(draw: &Draw<'_>) -> Option<Box<dyn TokenWatcher>> {
     if draw.spec.stop.is_empty() {
         return None;
@@ -218,6 +210,5 @@ fn response_text(draw: &Draw<'_>, ids: &[i64]) -> String {
 
 /// The seed of one sample's noise: a function of the run's seed, the step and the index alone.
 fn sample_seed(seed: u64, step: u64, index: u64) -> u64 {
-    use super::noise::mixed;
     mixed(mixed(mixed(seed) ^ step) ^ index)
 }

@@ -79,15 +79,3 @@ impl Error {
 fn last_words(log: &str) -> String {
     if log.is_empty() { String::new() } else { format!("; its last output:\n{log}") }
 }
-
-/// An error and its sources, joined by colons.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    text
-}

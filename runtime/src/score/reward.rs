@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use tokio::sync::{RwLock, Semaphore};
+use training_gym_core::chain;
 use training_gym_core::record::Grade;
 use training_gym_core::sample::{FinishReason, Sample};
 use training_gym_core::spec::RewardSpec;
@@ -137,7 +138,7 @@ impl Grader {
         match tokio::time::timeout(self.timeout(), call).await {
             Ok(Ok(Some(reply))) => Answer::Reply(reply),
             Ok(Ok(None)) => Answer::Unknown,
-            Ok(Err(error)) => Answer::Died(super::chain(&error.without_url())),
+            Ok(Err(error)) => Answer::Died(chain(&error.without_url())),
             Err(_) => Answer::TimedOut,
         }
     }
@@ -220,8 +221,8 @@ impl Grader {
         };
         let unanswered = match tokio::time::timeout(self.timeout(), call).await {
             Ok(Ok(reply)) => return Ok(Ok(reply)),
-            Ok(Err(error)) if error.is_status() => Unanswered::Refused(super::chain(&error.without_url())),
-            Ok(Err(error)) => Unanswered::Died(super::chain(&error.without_url())),
+            Ok(Err(error)) if error.is_status() => Unanswered::Refused(chain(&error.without_url())),
+            Ok(Err(error)) => Unanswered::Died(chain(&error.without_url())),
             Err(_) => Unanswered::TimedOut,
         };
         if !matches!(unanswered, Unanswered::Refused(_)) {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
 use reqwest::{StatusCode, Url};
 use tokio::sync::Semaphore;
+use training_gym_core::chain;
 use training_gym_core::spec::{TeacherDialect, TeacherSpec};
 use training_gym_core::wire::ModelInfo;
 use training_gym_core::wire::teacher::{self, PROBE_TOKENS, Sequence, check_probe, compare_models, probe_sequence};
@@ -43,8 +44,7 @@ impl Teacher {
             // A proxy of the environment cannot reach this machine's own servers.
             builder = builder.no_proxy();
         }
-        let client =
-            builder.build().map_err(|error| Error::Teacher { url: spec.url.clone(), what: super::chain(&error) })?;
+        let client = builder.build().map_err(|error| Error::Teacher { url: spec.url.clone(), what: chain(&error) })?;
         let slots = Semaphore::new(spec.max_concurrency.max(1));
         Ok(Self { spec, token, client, slots })
     }
@@ -73,12 +73,12 @@ impl Teacher {
             .map_err(|error| self.error(error.to_string()))?;
         let body = self.ask(&sequences).await?;
         let scored = teacher::response_logprobs(self.spec.dialect, &sequences, &body)
-            .map_err(|error| self.error(super::chain(&error)))?;
+            .map_err(|error| self.error(chain(&error)))?;
         scored
             .into_iter()
             .zip(rollouts)
             .map(|(scored, rollout)| {
-                scored.map_err(|error| self.error(format!("sample {}: {}", rollout.index, super::chain(&error))))
+                scored.map_err(|error| self.error(format!("sample {}: {}", rollout.index, chain(&error))))
             })
             .collect()
     }
@@ -92,8 +92,8 @@ impl Teacher {
         let sequence = [probe_sequence(probe)];
         let body = self.ask(&sequence).await?;
         let mut scored = teacher::response_logprobs(self.spec.dialect, &sequence, &body)
-            .map_err(|error| self.error(super::chain(&error)))?;
-        check_probe(scored.remove(0)).map_err(|error| self.error(super::chain(&error)))?;
+            .map_err(|error| self.error(chain(&error)))?;
+        check_probe(scored.remove(0)).map_err(|error| self.error(chain(&error)))?;
         let info = self.model_info().await?.unwrap_or_else(|| ModelInfo {
             model_path: self.spec.url.clone(),
             is_generation: true,
@@ -158,7 +158,7 @@ impl Teacher {
         if let Some(token) = &self.token {
             request = request.bearer_auth(token);
         }
-        let late = |error: reqwest::Error| Failed::Transient(super::chain(&error.without_url()), None);
+        let late = |error: reqwest::Error| Failed::Transient(chain(&error.without_url()), None);
         let response = request.send().await.map_err(late)?;
         let status = response.status();
         if status.is_success() {
