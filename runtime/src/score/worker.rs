@@ -126,6 +126,7 @@ impl Worker {
         }
         let client = reqwest::Client::builder()
             .unix_socket(socket.as_path())
+            .no_proxy()
             .build()
             .map_err(|error| failed(format!("cannot be asked: {error}"), String::new()))?;
         let words = || {
