@@ -172,3 +172,20 @@ impl Error {
 fn changed_remedy(field: &str) -> &'static str {
     if field.starts_with("reward.program") { PROGRAM_REMEDY } else { CHANGED_REMEDY }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_changed_program_is_told_from_a_changed_recipe() {
+        let changed = |field: &str| {
+            let (stored, asked) = ("1".to_owned(), "2".to_owned());
+            Error::Changed { run_id: "r".parse().unwrap(), field: field.to_owned(), stored, asked }
+        };
+        let error = changed("reward.program.sha256");
+        assert!(error.to_string().contains("the very executable"), "{error}");
+        assert_eq!(error.hint(), Some(PROGRAM_REMEDY));
+        assert_eq!(changed("update.optimizer.lr").hint(), Some(CHANGED_REMEDY));
+    }
+}
