@@ -1,7 +1,5 @@
 //! Where a run is: its own word, checked against its process.
 
-use std::time::Duration;
-
 use training_gym_core::ids::RunId;
 use training_gym_core::record::{Cause, Failure, RunState, RunStatus, StepMetrics, keys};
 use training_gym_core::store;
@@ -28,9 +26,6 @@ const BY_CODE: [Cause; 7] = [
 /// attempt or an earlier one is not the job's.
 pub(super) const ATTEMPTS_BEFORE: &str = "attempts-before";
 
-/// What passes, at the most, between a launch's spec and its job.
-const BETWEEN_SPEC_AND_JOB: Duration = Duration::from_secs(1);
-
 impl TrainRun {
     /// Where the run is. A run whose process is gone without a last word has failed, with
     /// [`Cause::Died`], how it ended, and its last log lines; so has one that has no process at all.
@@ -43,8 +38,8 @@ impl TrainRun {
         let job = match (job, &stored) {
             (None, Some(status)) if status.state.is_terminal() => return Ok(status.clone()),
             (None, _) => {
-                // Another program may be launching it at this moment.
-                tokio::time::sleep(BETWEEN_SPEC_AND_JOB).await;
+                // Another program may be between its spec and its job: it holds its share until then.
+                drop(self.gym().backend().share(&self.job_id()).await?);
                 match known(self.gym().backend().job(&self.job_id()).await)? {
                     Some(job) => job,
                     None => return Ok(self.without_job(stored)),
