@@ -247,3 +247,16 @@ async fn what_cannot_be_launched_is_refused_before_anything_starts() {
     assert!(matches!(error, Error::Model(_)), "{error}");
     assert!(gym.backend().list().await.unwrap().is_empty());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_promised_is_what_was_asked_for_not_what_the_record_says() {
+    let home = Home::new();
+    let gym = home.gym();
+    let endpoint = Endpoint::launch(home.model("no-logprobs")).app_name("both").on(&gym).await.unwrap();
+    endpoint.wait_until_ready(PATIENCE).await.unwrap();
+    let teacher = CustomDeployment::launch(home.model("no-logprobs")).app_name("both").on(&gym).await.unwrap();
+    assert_eq!(teacher.url().unwrap(), endpoint.url().unwrap(), "adopted");
+    let error = teacher.wait_until_ready(PATIENCE).await.unwrap_err();
+    assert!(matches!(error, Error::Probe { .. }), "{error}");
+    endpoint.stop().await.unwrap();
+}

@@ -5,11 +5,13 @@ mod support;
 use std::time::Duration;
 
 use support::{Home, alive, wait_until};
+use training_gym::backend::Resources;
 use training_gym::config::{Environment, Opd, Recipe, TrainConfig};
 use training_gym::dataset::HuggingFaceDataset;
-use training_gym::deploy::CustomDeployment;
+use training_gym::deploy::{CustomDeployment, Endpoint};
 use training_gym::reward::{RewardError, Sample};
 use training_gym::run::{Cause, Error, RunState, TrainRun};
+use training_gym_core::spec::Dtype;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -204,6 +206,92 @@ async fn what_cannot_run_is_refused_before_anything_starts() {
     assert!(checked.notes.iter().any(|note| note.contains("has 12 tokens")), "{:?}", checked.notes);
     let error = config(&home, "no-template").launch().on(&gym).check().await.unwrap_err().to_string();
     assert!(error.contains("no chat template"), "{error}");
+    // The launch itself asks as well, before anything is stored.
+    let error = config(&home, "no-template").launch().on(&gym).await.unwrap_err().to_string();
+    assert!(error.contains("no chat template"), "{error}");
     assert!(gym.runs().await.unwrap().is_empty());
     assert!(gym.backend().list().await.unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_runtime_remarks_on_the_rows_is_a_note_of_the_run() {
+    let home = Home::new();
+    let gym = home.gym();
+    let mut short = config(&home, "fine");
+    short.recipe.rollout_max_prompt_len = Some(11);
+    let run = short.launch().on(&gym).await.unwrap();
+    assert!(run.notes().iter().any(|note| note.contains("1 training prompts of more than 11")), "{:?}", run.notes());
+    run.result().await.unwrap();
+    // Over is over: stopping it then is no error.
+    run.cancel().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_continued_run_keeps_its_node_unless_another_is_asked_for() {
+    let home = Home::new();
+    let gym = home.gym();
+    let launch = || config(&home, "recovers").launch().run_id("node").on(&gym);
+    let odd = Resources { threads: Some(7), dtype: Some(Dtype::Bfloat16), ..Resources::default() };
+    let run = launch().resources(odd.clone()).await.unwrap();
+    assert_eq!(ended(&run).await.state, RunState::Failed);
+    let error = launch().resources(Resources { threads: Some(2), ..odd }).await.unwrap_err().to_string();
+    assert!(error.contains("node.threads"), "{error}");
+    let run = launch().await.unwrap();
+    assert_eq!((run.spec().node.threads, run.spec().node.dtype), (7, Dtype::Bfloat16));
+    run.result().await.unwrap();
+    launch().await.unwrap().result().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_is_not_continued_under_another_teacher() {
+    let home = Home::new();
+    let gym = home.gym();
+    let mut first = None;
+    for (name, model, refused) in [("a", "fine", false), ("b", "other", true), ("c", "fine", false)] {
+        let teacher = Endpoint::launch(home.model(model)).app_name(name).on(&gym).await.unwrap();
+        teacher.wait_until_ready(PATIENCE).await.unwrap();
+        let teacher = CustomDeployment::from((*teacher).clone());
+        let mut config = config(&home, "recovers");
+        config.recipe.opd = Some(Opd::from(&teacher));
+        let launched = config.launch().run_id("taught").on(&gym).await;
+        if refused {
+            let error = launched.unwrap_err();
+            let text = error.to_string();
+            assert!(matches!(error, Error::OtherTeacher { .. }), "{text}");
+            assert!(text.contains("`fine`") && text.contains("`other`") && text.contains("run_id"), "{text}");
+        } else {
+            let run = launched.unwrap();
+            let state = ended(&run).await.state;
+            assert_eq!(state, if first.is_none() { RunState::Failed } else { RunState::Succeeded });
+            first = Some(run);
+        }
+        teacher.stop().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_without_a_process_has_failed_and_can_be_launched_again() {
+    let home = Home::new();
+    let gym = home.gym();
+    let launch = || config(&home, "recovers").launch().run_id("orphan").on(&gym);
+    let run = launch().await.unwrap();
+    ended(&run).await;
+    // As after a launch that was killed before its job, or a state folder that was cleaned.
+    wait_until(|| async { alive(&home.path().join("jobs")).is_empty().then_some(()) }).await;
+    std::fs::remove_dir_all(home.path().join("jobs/train-orphan")).unwrap();
+    let error = gym.run("orphan").await.unwrap().result().await.unwrap_err();
+    assert_eq!(error.cause(), Some(Cause::Died));
+    assert!(error.to_string().contains(".run_id(\"orphan\")"), "{error}");
+    run.cancel().await.unwrap();
+    launch().await.unwrap().result().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_advice_depends_on_the_cause() {
+    let home = Home::new();
+    let gym = home.gym();
+    let run = config(&home, "exit-2").launch().on(&gym).await.unwrap();
+    let failure = ended(&run).await.failure.unwrap();
+    assert_eq!((failure.cause, failure.retryable), (Cause::InvalidInput, false));
+    assert!(failure.next_step.contains("without `.run_id"), "{}", failure.next_step);
 }

@@ -220,6 +220,31 @@ impl Request {
     }
 }
 
+/// A job's part of the machine. Other launches wait for theirs while it is held.
+#[derive(Debug)]
+#[must_use = "the next launch decides without this one once it is dropped"]
+pub struct Share {
+    threads: usize,
+    _held: Box<dyn Holds>,
+}
+
+/// What a share holds while it lives: a lock, or nothing.
+trait Holds: fmt::Debug + Send + Sync {}
+
+impl<T: fmt::Debug + Send + Sync> Holds for T {}
+
+impl Share {
+    /// `threads` ≥ 1, and what keeps others from deciding at the same time.
+    pub fn new(threads: usize, held: impl fmt::Debug + Send + Sync + 'static) -> Self {
+        Self { threads, _held: Box::new(held) }
+    }
+
+    /// CPU threads.
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+}
+
 /// How a submission went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Submitted {
@@ -329,8 +354,12 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// The address a service is told to listen on.
     fn service_host(&self) -> &str;
 
-    /// CPU threads a job gets that did not ask for a number: see [`local`] for the local rule.
-    fn default_threads(&self) -> usize;
+    /// CPU threads that a job `id` gets which did not ask for a number: see [`local`] for the local
+    /// rule. Hold the answer until the job is submitted, so that the next launch counts it.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the records cannot be read.
+    async fn share(&self, id: &JobId) -> Result<Share, Error>;
 
     /// Where the job `id` will find its secret `name`. Pure: a spec can name it before it exists.
     fn secret_ref(&self, id: &JobId, name: &str) -> SecretRef;

@@ -12,6 +12,7 @@
 //! [`RunSpec`]: training_gym_core::spec::RunSpec
 
 mod distance;
+mod engine_key;
 mod error;
 pub mod explain;
 mod ledger;
@@ -26,7 +27,7 @@ mod tests;
 pub mod train;
 pub mod values;
 
-pub(crate) use distance::nearest;
+pub(crate) use engine_key::EngineKey;
 pub use error::{Error, Problem};
 pub use explain::{Explanation, Origin, Setting};
 pub use model::{Family, Model, ModelSource};

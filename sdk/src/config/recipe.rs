@@ -141,9 +141,10 @@ pub struct Recipe {
     /// (1024, or a step's samples), `context_length` (prompt and response together),
     /// `max_prefill_tokens` (8192). A key nobody reads is refused.
     pub extra_config: Option<ExtraConfig>,
-    /// `cpu` or `cuda:N`. Unset: the machine's.
+    /// `cpu` or `cuda:N`. Unset: what the launch's `.resources()` say.
     pub device: Option<String>,
-    /// The compute type. Unset: the machine's.
+    /// The compute type. Unset: what the launch's `.resources()` say; a CPU without AMX's bfloat16
+    /// computes in 32-bit floats unless told otherwise.
     pub dtype: Option<Dtype>,
     /// The one seed all randomness of the run derives from. Default 42.
     pub seed: Option<u64>,

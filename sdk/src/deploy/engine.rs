@@ -4,6 +4,7 @@ use serde_json::Value;
 use training_gym_core::spec::EngineSpec;
 
 use super::Error;
+use crate::config::EngineKey;
 
 /// Limits of a deployment's engine. What is unset has [`EngineSpec::default`]'s value.
 ///
@@ -26,9 +27,6 @@ pub struct EngineArguments {
     pub extra: Vec<(String, Value)>,
 }
 
-/// The arguments our engine reads.
-const KNOWN: [&str; 4] = ["context_length", "max_prefill_tokens", "max_queued_requests", "max_running_requests"];
-
 impl EngineArguments {
     /// Adds an argument by its name: `max_running_requests`, `max-running-requests` and
     /// `--max-running-requests` are one. A name nobody reads is refused at launch.
@@ -41,57 +39,32 @@ impl EngineArguments {
     pub(super) fn spec(&self) -> Result<EngineSpec, Error> {
         let mut spec = EngineSpec::default();
         let fields = [
-            ("context_length", self.context_length),
-            ("max_prefill_tokens", self.max_prefill_tokens),
-            ("max_queued_requests", self.max_queued_requests),
-            ("max_running_requests", self.max_running_requests),
+            (EngineKey::ContextLength, self.context_length),
+            (EngineKey::MaxPrefillTokens, self.max_prefill_tokens),
+            (EngineKey::MaxQueuedRequests, self.max_queued_requests),
+            (EngineKey::MaxRunningRequests, self.max_running_requests),
         ];
         for (key, value) in fields {
             if let Some(value) = value {
-                set(&mut spec, key, value)?;
+                set(&mut spec, key, (key.name(), &value.into()))?;
             }
         }
         for (name, value) in &self.extra {
-            let key = name.trim_start_matches('-').replace('-', "_");
-            if !KNOWN.contains(&key.as_str()) {
-                let near = nearest(&key);
-                let rule = format!("nobody reads it; the nearest known one is `{near}` (all: {})", KNOWN.join(", "));
-                return Err(Error::Argument { key: name.clone(), given: None, rule });
-            }
-            // A command line writes numbers as text.
-            let number = value.as_u64().or_else(|| value.as_str()?.trim().parse().ok());
-            let number = number.and_then(|number| usize::try_from(number).ok()).ok_or_else(|| Error::Argument {
-                key: name.clone(),
-                given: Some(value.to_string()),
-                rule: "must be a whole number".to_owned(),
+            let key = EngineKey::of(name).ok_or_else(|| {
+                let (near, all) = (EngineKey::nearest(name), EngineKey::names());
+                let rule = format!("nobody reads it; the nearest known one is `{near}` (all: {all})");
+                Error::Argument { key: name.clone(), given: None, rule }
             })?;
-            set(&mut spec, &key, number)?;
+            set(&mut spec, key, (name, value))?;
         }
         Ok(spec)
     }
 }
 
-fn set(spec: &mut EngineSpec, key: &str, value: usize) -> Result<(), Error> {
-    let least = match key {
-        "context_length" => 2,
-        "max_queued_requests" => 0,
-        _ => 1,
-    };
-    if value < least {
-        let rule = format!("must be ≥ {least}");
-        return Err(Error::Argument { key: key.to_owned(), given: Some(value.to_string()), rule });
-    }
-    match key {
-        "context_length" => spec.context_length = Some(value),
-        "max_prefill_tokens" => spec.max_prefill_tokens = value,
-        "max_queued_requests" => spec.max_queued_requests = value,
-        _ => spec.max_running_requests = value,
-    }
+fn set(spec: &mut EngineSpec, key: EngineKey, (name, value): (&str, &Value)) -> Result<(), Error> {
+    let refuse = |rule| Error::Argument { key: name.to_owned(), given: Some(value.to_string()), rule };
+    key.set(spec, key.read(value).map_err(refuse)?);
     Ok(())
-}
-
-fn nearest(key: &str) -> &'static str {
-    crate::config::nearest(key, &KNOWN).unwrap_or(KNOWN[0])
 }
 
 #[cfg(test)]
@@ -117,6 +90,6 @@ mod tests {
         let error = EngineArguments::default().with("context_length", 1.5).spec().unwrap_err().to_string();
         assert!(error.contains("1.5") && error.contains("whole number"), "{error}");
         let zero = EngineArguments { max_running_requests: Some(0), ..EngineArguments::default() };
-        assert!(zero.spec().unwrap_err().to_string().contains("must be ≥ 1"));
+        assert!(zero.spec().unwrap_err().to_string().contains("must be a whole number ≥ 1"));
     }
 }

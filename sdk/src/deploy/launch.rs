@@ -99,10 +99,12 @@ impl<D> Launch<D> {
         };
         let backend = gym.backend();
         let id = JobId::serve(&app_name);
+        // Held until the job is submitted.
+        let share = backend.share(&id).await?;
         let token = (self.authentication == Authentication::Bearer).then(Secret::generate);
         let spec = ServeSpec {
             app_name: app_name.clone(),
-            node: self.resources.node(backend.as_ref(), &folder)?,
+            node: self.resources.node(&share, &folder)?,
             model: ModelSpec { name: self.served.name(), folder },
             host: backend.service_host().to_owned(),
             port: 0,
@@ -125,6 +127,7 @@ impl<D> Launch<D> {
             },
             other => other.into(),
         })?;
+        drop(share);
         Deployment::find(backend, &app_name).await
     }
 }

@@ -9,7 +9,7 @@ use training_gym_core::sample::{Message, Prompt, Row};
 use super::progress::Progress;
 use super::{Error, Evaluation, Outcome, Report, RowResult, Rows};
 use crate::deploy::{ChatOptions, ChatReply};
-use crate::reward::chain;
+use crate::error::one_line;
 
 /// The longest pause before a request is tried again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
@@ -89,7 +89,7 @@ impl Evaluation<'_> {
                 Err(error) => error,
             };
             if !error.transient || left == 0 {
-                return Err(chain(&*error.source));
+                return Err(one_line(&*error.source));
             }
             left -= 1;
             // Half of it by chance, so that requests refused together do not return together.

@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::fmt;
 
+use crate::error::one_line;
+
 /// Why a sample could not be graded: a message. Any error converts to it by `?`, and so do texts.
 ///
 /// It is not itself a [`std::error::Error`], which is what lets every error convert.
@@ -18,20 +20,8 @@ impl RewardError {
 impl<E: Into<Box<dyn Error + Send + Sync>>> From<E> for RewardError {
     /// The error's message, and those of its causes.
     fn from(error: E) -> Self {
-        Self(chain(error.into().as_ref()))
+        Self(one_line(error.into().as_ref()))
     }
-}
-
-/// An error and its causes on one line.
-pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 impl fmt::Display for RewardError {

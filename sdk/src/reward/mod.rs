@@ -29,7 +29,6 @@ mod registry;
 pub(crate) mod worker;
 
 pub use error::RewardError;
-pub(crate) use error::chain;
 #[doc(hidden)]
 pub use function::Answer;
 pub use function::{PostProcessFn, RewardFn};

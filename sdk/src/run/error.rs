@@ -8,6 +8,10 @@ use crate::{backend, config, dataset, deploy, gym, hub, program};
 
 const CHANGED_REMEDY: &str =
     "a changed run is another run: leave `.run_id(…)` out to start a new one, or undo the change to continue this one";
+const PROGRAM_REMEDY: &str = "a program that was built anew may hold another reward function: launch with the very \
+     executable of the first launch to continue this run, or leave `.run_id(…)` out to start a new one";
+const TEACHER_REMEDY: &str =
+    "point `opd` at the first teacher to continue this run, or leave `.run_id(…)` out to start a new one";
 const TOKEN_REMEDY: &str = "set it in the environment of the program that launches";
 
 /// What can go wrong with a training run. No text here ever holds a token.
@@ -54,7 +58,7 @@ pub enum Error {
         variable: String,
     },
     /// The run id was used for another run.
-    #[error("run `{run_id}` was launched with another {field}: {stored}, now {asked}; {CHANGED_REMEDY}")]
+    #[error("run `{run_id}` was launched with another {field}: {stored}, now {asked}; {}", changed_remedy(field))]
     Changed {
         /// The run.
         run_id: RunId,
@@ -64,6 +68,18 @@ pub enum Error {
         stored: String,
         /// Its value in this launch.
         asked: String,
+    },
+    /// A run is to be continued under another teacher.
+    #[error("run `{run_id}` was launched with the teacher {recorded}; the one at {url} {found}; {TEACHER_REMEDY}")]
+    OtherTeacher {
+        /// The run.
+        run_id: RunId,
+        /// What the first teacher said of itself.
+        recorded: String,
+        /// Where the present one is.
+        url: String,
+        /// What it says of itself.
+        found: String,
     },
     /// Nothing is known of the run.
     #[error("there is no run `{run_id}` in {store}")]
@@ -133,7 +149,8 @@ impl Error {
     /// The part of the message that says what to do, where there is something to do.
     pub fn hint(&self) -> Option<&str> {
         match self {
-            Self::Changed { .. } => Some(CHANGED_REMEDY),
+            Self::Changed { field, .. } => Some(changed_remedy(field)),
+            Self::OtherTeacher { .. } => Some(TEACHER_REMEDY),
             Self::NoToken { .. } => Some(TOKEN_REMEDY),
             Self::Failed { failure, .. } => Some(&failure.next_step),
             Self::Teacher(error) => error.hint(),
@@ -149,5 +166,26 @@ impl Error {
             Self::Failed { failure, .. } => Some(failure.cause),
             _ => None,
         }
+    }
+}
+
+fn changed_remedy(field: &str) -> &'static str {
+    if field.starts_with("reward.program") { PROGRAM_REMEDY } else { CHANGED_REMEDY }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_changed_program_is_told_from_a_changed_recipe() {
+        let changed = |field: &str| {
+            let (stored, asked) = ("1".to_owned(), "2".to_owned());
+            Error::Changed { run_id: "r".parse().unwrap(), field: field.to_owned(), stored, asked }
+        };
+        let error = changed("reward.program.sha256");
+        assert!(error.to_string().contains("the very executable"), "{error}");
+        assert_eq!(error.hint(), Some(PROGRAM_REMEDY));
+        assert_eq!(changed("update.optimizer.lr").hint(), Some(CHANGED_REMEDY));
     }
 }

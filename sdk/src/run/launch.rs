@@ -10,11 +10,11 @@ use training_gym_core::ids::{AppName, InvalidName, RunId};
 use training_gym_core::record::RunState;
 use training_gym_core::spec::{RowsRef, RunSpec, SecretRef};
 
-use super::{Error, TrainRun, runtime_check, spec_file};
+use super::{Error, TrainRun, runtime_check, spec_file, status, teacher_file};
 use crate::backend::{self, IfExisting, JobId, Request, Resources, Secret, Workload};
 use crate::config::{self, Facts, Resolve, Teacher, TrainConfig};
 use crate::dataset::{HuggingFaceDataset, Materialised, refuse_shared_rows};
-use crate::deploy::{self, Deployment};
+use crate::deploy::{self, CustomDeployment, Deployment};
 use crate::gym::Gym;
 use crate::program;
 
@@ -54,6 +54,8 @@ pub struct Checked {
 struct Prepared {
     gym: Gym,
     spec: RunSpec,
+    /// Whether the launch names the number of threads.
+    threads_asked: bool,
     secrets: BTreeMap<String, Secret>,
     notes: Vec<String>,
 }
@@ -100,7 +102,8 @@ impl TrainLaunch {
         self
     }
 
-    /// What it computes with; the recipe's `device` and `dtype` go before it.
+    /// What it computes with; the recipe's `device` and `dtype` go before it. What is unset stays, in
+    /// a run that is continued, as it was.
     pub fn resources(mut self, resources: Resources) -> Self {
         self.resources = resources;
         self
@@ -118,19 +121,38 @@ impl TrainLaunch {
     }
 
     async fn start(self) -> Result<TrainRun, Error> {
-        let Prepared { gym, spec, secrets, notes } = self.prepare().await?;
-        let spec = spec_file::settle(&gym, spec).await?;
-        let run = TrainRun::new(&gym, spec).with_notes(notes);
+        let Prepared { gym, mut spec, threads_asked, secrets, mut notes } = self.prepare().await?;
+        let run = TrainRun::new(&gym, spec.clone());
         let said = run.stored_state().await?;
         let over = said.is_some_and(|state| state.is_terminal() && state != RunState::Succeeded);
         if over && run.is_live().await? {
             // It has said its last word and its process is about to be gone: nothing to attach to.
             run.cancel().await?;
         }
+        if run.is_live().await? || run.stored_state().await? == Some(RunState::Succeeded) {
+            let spec = spec_file::settle(&gym, spec).await?;
+            return Ok(TrainRun::new(&gym, spec).with_notes(notes));
+        }
+        notes.extend(runtime_check::check(&gym, &spec).await?);
+        let teacher = teacher_file::ask(&gym, &spec, secrets.get(TEACHER_TOKEN)).await?;
+        // Held until the job is submitted.
+        let share = gym.backend().share(&JobId::train(&spec.run_id)).await?;
+        if !threads_asked {
+            let before = spec_file::read(&gym, &spec.run_id).await?;
+            spec.node.threads = before.map_or(share.threads(), |before| before.node.threads);
+        }
+        let spec = spec_file::settle(&gym, spec).await?;
+        if let Some(teacher) = teacher {
+            teacher_file::record(&gym, &spec.run_id, &teacher).await?;
+        }
+        let run = TrainRun::new(&gym, spec).with_notes(notes);
+        // Another launch may have been faster.
         if !run.is_live().await? && run.stored_state().await? != Some(RunState::Succeeded) {
+            let attempts = run.stored_attempt().await?;
             let request = Request {
                 environment: run.spec().environment.clone(),
                 secrets,
+                labels: BTreeMap::from([(status::ATTEMPTS_BEFORE.to_owned(), attempts.to_string())]),
                 if_existing: IfExisting::Adopt,
                 ..Request::new(Workload::Train {
                     run_id: run.training_run_id().clone(),
@@ -140,6 +162,7 @@ impl TrainLaunch {
             };
             gym.backend().submit(request).await?;
         }
+        drop(share);
         Ok(run)
     }
 
@@ -174,11 +197,26 @@ impl TrainLaunch {
             Some(program) => Some(program.upload(gym.store().as_ref()).await?),
             None => None,
         };
-        let node = resources.node(gym.backend().as_ref(), &model_folder)?;
+        // The recipe goes before the launch, and both before what a run that is continued had.
+        let before = spec_file::read(&gym, &run_id).await?.map(|spec| spec.node);
+        let threads_asked = resources.threads.is_some();
+        let resources = Resources {
+            device: config
+                .recipe
+                .device
+                .clone()
+                .or(resources.device)
+                .or(before.as_ref().map(|node| node.device.clone())),
+            dtype: config.recipe.dtype.or(resources.dtype).or(before.as_ref().map(|node| node.dtype)),
+            threads: resources.threads.or(before.as_ref().map(|node| node.threads)),
+        };
+        let share = gym.backend().share(&JobId::train(&run_id)).await?;
+        let node = resources.node(&share, &model_folder)?;
+        drop(share);
         let train: RowsRef = train.rows;
         notes.extend(config.explain().notes);
         let spec = config::resolve(Resolve { config: &config, run_id, model_folder, train, eval, program, node })?;
-        Ok(Prepared { gym, spec, secrets, notes })
+        Ok(Prepared { gym, spec, threads_asked, secrets, notes })
     }
 }
 
@@ -200,7 +238,8 @@ async fn address(gym: &Gym, teacher: &mut Teacher) -> Result<(), Error> {
     let Some(name) = teacher.url.strip_prefix(deploy::BY_NAME) else { return Ok(()) };
     let name: AppName = name.parse()?;
     let wait = async {
-        let deployment = Deployment::find(gym.backend(), &name).await?;
+        // Whatever it was launched as: here it is to give log-probabilities.
+        let deployment = CustomDeployment::from(Deployment::find(gym.backend(), &name).await?);
         deployment.wait_until_ready(TEACHER_PATIENCE).await?;
         deployment.generate_url()
     };

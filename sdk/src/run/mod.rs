@@ -11,6 +11,7 @@ mod progress;
 mod runtime_check;
 mod spec_file;
 mod status;
+mod teacher_file;
 mod watch;
 
 use std::collections::BTreeSet;
@@ -106,12 +107,14 @@ impl TrainRun {
         checkpoints::published(&self.gym, self.training_run_id(), &self.spec.model).await
     }
 
-    /// Stops the run, letting it save what it has first. It can be continued with `.run_id(…)`.
+    /// Stops the run, letting it save what it has first. It can be continued with `.run_id(…)`. A run
+    /// that is over, or was never started, is no error.
     ///
     /// # Errors
-    /// When there is no record of its job, or a process does not end even when killed.
+    /// When a process does not end even when killed.
     pub async fn cancel(&self) -> Result<(), Error> {
-        Ok(self.gym.backend().cancel(&self.job_id(), CANCEL_GRACE).await?)
+        launch::known(self.gym.backend().cancel(&self.job_id(), CANCEL_GRACE).await)?;
+        Ok(())
     }
 
     async fn is_live(&self) -> Result<bool, Error> {

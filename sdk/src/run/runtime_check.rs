@@ -3,7 +3,7 @@
 use std::process::Stdio;
 
 use serde::Deserialize;
-use training_gym_core::spec::RunSpec;
+use training_gym_core::spec::{RowsRef, RunSpec};
 
 use super::Error;
 use crate::backend::{self, LocalBackend};
@@ -17,14 +17,22 @@ struct Report {
     too_long: u64,
 }
 
-/// Runs `gym-runtime check` on the model and the training rows: notes, or its words.
+/// Runs `gym-runtime check` on the model and the rows the run will read: notes, or its words.
 pub(super) async fn check(gym: &Gym, spec: &RunSpec) -> Result<Vec<String>, Error> {
+    let mut notes = check_rows(gym, spec, (&spec.data.train, "training")).await?;
+    if let Some(eval) = &spec.eval {
+        notes.extend(check_rows(gym, spec, (&eval.rows, "evaluation")).await?);
+    }
+    Ok(notes)
+}
+
+async fn check_rows(gym: &Gym, spec: &RunSpec, (rows_ref, kind): (&RowsRef, &str)) -> Result<Vec<String>, Error> {
     let rows = tempfile::NamedTempFile::new().map_err(|source| backend::Error::Io {
         action: "create",
         path: std::env::temp_dir(),
         source,
     })?;
-    gym.store().get_file(&spec.data.train.key, rows.path()).await?;
+    gym.store().get_file(&rows_ref.key, rows.path()).await?;
     let program = LocalBackend::find_runtime(gym.runtime())?;
     let kwargs = serde_json::Value::from(spec.data.chat_template_kwargs.clone());
     let mut command = tokio::process::Command::new(&program);
@@ -39,14 +47,17 @@ pub(super) async fn check(gym: &Gym, spec: &RunSpec) -> Result<Vec<String>, Erro
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         let silent = || format!("`gym-runtime check` ended with {}", output.status);
-        return Err(Error::Check { said: if said.is_empty() { silent() } else { said } });
+        let said = if said.is_empty() { silent() } else { said };
+        return Err(Error::Check { said: format!("{kind} rows: {said}") });
     }
     let report: Report = serde_json::from_slice(&output.stdout)
         .map_err(|error| Error::Check { said: format!("its report cannot be read: {error}") })?;
-    let mut notes = vec![format!("the longest of {} prompts has {} tokens", report.rows, report.longest_prompt)];
+    let mut notes = vec![format!("the longest of {} {kind} prompts has {} tokens", report.rows, report.longest_prompt)];
     if report.too_long > 0 {
         let (count, limit) = (report.too_long, spec.data.max_prompt_len);
-        notes.push(format!("{count} prompts of more than {limit} tokens are left out; recipe.rollout_max_prompt_len"));
+        notes.push(format!(
+            "{count} {kind} prompts of more than {limit} tokens are left out; recipe.rollout_max_prompt_len"
+        ));
     }
     Ok(notes)
 }

@@ -22,16 +22,31 @@ const BY_CODE: [Cause; 7] = [
     Cause::OutOfMemory,
 ];
 
+/// A job's label: the attempt whose word the status was when the job was submitted. A status of that
+/// attempt or an earlier one is not the job's.
+pub(super) const ATTEMPTS_BEFORE: &str = "attempts-before";
+
 impl TrainRun {
     /// Where the run is. A run whose process is gone without a last word has failed, with
-    /// [`Cause::Died`], how it ended, and its last log lines.
+    /// [`Cause::Died`], how it ended, and its last log lines; so has one that has no process at all.
     ///
     /// # Errors
     /// When the store or the backend fails.
     pub async fn status(&self) -> Result<RunStatus, Error> {
         let job = known(self.gym().backend().job(&self.job_id()).await)?;
         let stored = read(self.gym(), self.training_run_id()).await?;
-        let Some(job) = job else { return Ok(stored.unwrap_or_else(|| self.pending(None))) };
+        let job = match (job, &stored) {
+            (None, Some(status)) if status.state.is_terminal() => return Ok(status.clone()),
+            (None, _) => {
+                // Another program may be between its spec and its job: it holds its share until then.
+                drop(self.gym().backend().share(&self.job_id()).await?);
+                match known(self.gym().backend().job(&self.job_id()).await)? {
+                    Some(job) => job,
+                    None => return Ok(self.without_job(stored)),
+                }
+            }
+            (Some(job), _) => job,
+        };
         if let Some(status) = current(stored.clone(), &job)
             && (job.state.is_live() || status.state.is_terminal())
         {
@@ -49,6 +64,44 @@ impl TrainRun {
     /// What the run itself said last, whichever attempt it was.
     pub(super) async fn stored_state(&self) -> Result<Option<RunState>, Error> {
         Ok(read(self.gym(), self.training_run_id()).await?.map(|status| status.state))
+    }
+
+    /// The attempt that wrote the stored status; 0 where there is none.
+    pub(super) async fn stored_attempt(&self) -> Result<u64, Error> {
+        Ok(read(self.gym(), self.training_run_id()).await?.map_or(0, |status| status.attempt))
+    }
+
+    /// The launch ended between the spec and the job, or the job's record is gone.
+    fn without_job(&self, before: Option<RunStatus>) -> RunStatus {
+        let failure = Failure {
+            cause: Cause::Died,
+            sentence: "it has no process, and nothing says how it ended".to_owned(),
+            next_step: self.advice(Cause::Died),
+            retryable: true,
+        };
+        let status = before.unwrap_or_else(|| self.pending(None));
+        RunStatus { state: RunState::Failed, failure: Some(failure), ..status }
+    }
+
+    /// What to do about a run that ended without its own advice.
+    fn advice(&self, cause: Cause) -> String {
+        let id = self.training_run_id();
+        let again = format!("launch again with `.run_id(\"{id}\")` to continue from the last published state");
+        match cause {
+            Cause::InvalidInput | Cause::Reward | Cause::Numerics => {
+                "read the whole log with `logs()`; correct what it names, and launch without `.run_id(…)`: a corrected run \
+                 is a new one"
+                    .to_owned()
+            }
+            Cause::Teacher => format!("see that the teacher answers, then {again}"),
+            Cause::Store => format!("check the store's space and permissions, then {again}"),
+            Cause::Superseded => format!("follow the newer attempt: `TrainRun::attach(\"{id}\")`"),
+            Cause::OutOfMemory => format!(
+                "free memory, then {again}; or lower recipe.max_tokens_per_gpu or rollout_max_response_len, and launch \
+                 without `.run_id(…)`"
+            ),
+            Cause::Died | Cause::Internal => format!("read the whole log with `logs()`; {again}"),
+        }
     }
 
     fn pending(&self, before: Option<RunStatus>) -> RunStatus {
@@ -74,15 +127,12 @@ impl TrainRun {
         let lines: String = lines.iter().map(|line| format!("\n  | {line}")).collect();
         let quoted = if lines.is_empty() { String::new() } else { format!("; its last log lines:{lines}\n") };
         let cause = BY_CODE.into_iter().find(|cause| exit.code == Some(i32::from(cause.exit_code())));
+        let cause = cause.unwrap_or(Cause::Died);
         let failure = Failure {
-            cause: cause.unwrap_or(Cause::Died),
+            cause,
             sentence: format!("the trainer {exit}{quoted}"),
-            next_step: format!(
-                "read the whole log with `logs()`; launch again with `.run_id(\"{}\")` to continue from the last \
-                 published state",
-                self.training_run_id()
-            ),
-            retryable: cause.is_none(),
+            next_step: self.advice(cause),
+            retryable: matches!(cause, Cause::Died | Cause::Teacher | Cause::Store),
         };
         Ok(RunStatus { state: RunState::Failed, failure: Some(failure), ..status })
     }
@@ -107,7 +157,12 @@ impl TrainRun {
 
 /// The status, unless an earlier attempt wrote it.
 fn current(stored: Option<RunStatus>, job: &Job) -> Option<RunStatus> {
-    stored.filter(|status| status.updated_at >= job.submitted_at)
+    let before = job.labels.get(ATTEMPTS_BEFORE).and_then(|label| label.parse::<u64>().ok());
+    stored.filter(|status| match before {
+        Some(before) => status.attempt > before,
+        // A job of an older version: clocks are what is left.
+        None => status.updated_at >= job.submitted_at,
+    })
 }
 
 async fn read(gym: &Gym, run_id: &RunId) -> Result<Option<RunStatus>, Error> {

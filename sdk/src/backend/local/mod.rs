@@ -9,10 +9,13 @@
 //! two submissions of one name the second sees the first. Ports are chosen by the kernel (port 0) and
 //! reported by the service itself.
 //!
-//! **Cores.** A job that did not ask for a number of threads gets half of the cores this process may
-//! use, at least one: a trainer and its teacher fit side by side, and two libtorch processes that
-//! both took all cores would run several times slower than each on its share. The number is part of
-//! the job's spec, since sums depend on it, and is also passed as `OMP_NUM_THREADS`.
+//! **Cores.** A job that did not ask for a number of threads gets the cores this process may use less
+//! the threads of every live job, idle deployments included, but at most half of the cores and at
+//! least one. So a trainer and its teacher fit side by side, and no core is given twice while one is
+//! free. It is decided under one lock for all launches of the state folder, which is held until the
+//! job is started; a live job of the same name passes its number on. The number is part of the job's
+//! spec, since sums depend on it, and is also passed as `OMP_NUM_THREADS`, with
+//! `OMP_WAIT_POLICY=PASSIVE`: threads that spin while they wait take the cores of the other jobs.
 //!
 //! **Environment.** A job gets a fixed list of this process's variables ([`INHERITED`]), then what
 //! the recipe's `environment` says. Secrets travel as files of mode 0600, never as variables or
@@ -32,7 +35,7 @@ use async_trait::async_trait;
 use training_gym_core::spec::SecretRef;
 
 use self::record::Folder;
-use super::{Backend, Error, Job, JobId, LogOptions, Logs, Request, Secret, Submitted};
+use super::{Backend, Error, Job, JobId, LogOptions, Logs, Request, Secret, Share, Submitted};
 
 /// Variables of this process that its jobs inherit.
 pub const INHERITED: &[&str] = &[
@@ -129,6 +132,26 @@ impl LocalBackend {
         self.folder(id).job()?.ok_or_else(|| self.unknown(id))
     }
 
+    /// Every job there is a record of, by id.
+    fn jobs_there(&self) -> Result<Vec<Job>, Error> {
+        let path = self.jobs();
+        let entries = match std::fs::read_dir(&path) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(record::io("list", &path)(error)),
+        };
+        let mut jobs = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(record::io("list", &path))?;
+            // Names with a leading point are folders being made or put away.
+            if !entry.file_name().as_encoded_bytes().starts_with(b".") {
+                jobs.extend(Folder::new(entry.path()).job()?);
+            }
+        }
+        jobs.sort_by(|a: &Job, b: &Job| a.id.cmp(&b.id));
+        Ok(jobs)
+    }
+
     async fn blocking<T, F>(&self, work: F) -> Result<T, Error>
     where
         T: Send + 'static,
@@ -157,8 +180,9 @@ impl Backend for LocalBackend {
         "127.0.0.1"
     }
 
-    fn default_threads(&self) -> usize {
-        (std::thread::available_parallelism().map_or(1, usize::from) / 2).max(1)
+    async fn share(&self, id: &JobId) -> Result<Share, Error> {
+        let id = id.clone();
+        self.blocking(move |this| this.share_of(&id)).await
     }
 
     fn secret_ref(&self, id: &JobId, name: &str) -> SecretRef {
@@ -195,24 +219,6 @@ impl Backend for LocalBackend {
     }
 
     async fn list(&self) -> Result<Vec<Job>, Error> {
-        self.blocking(|this| {
-            let path = this.jobs();
-            let entries = match std::fs::read_dir(&path) {
-                Ok(entries) => entries,
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-                Err(error) => return Err(record::io("list", &path)(error)),
-            };
-            let mut jobs = Vec::new();
-            for entry in entries {
-                let entry = entry.map_err(record::io("list", &path))?;
-                // Names with a leading point are folders being made or put away.
-                if !entry.file_name().as_encoded_bytes().starts_with(b".") {
-                    jobs.extend(Folder::new(entry.path()).job()?);
-                }
-            }
-            jobs.sort_by(|a: &Job, b: &Job| a.id.cmp(&b.id));
-            Ok(jobs)
-        })
-        .await
+        self.blocking(Self::jobs_there).await
     }
 }

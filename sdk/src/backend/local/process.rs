@@ -92,9 +92,12 @@ fn pids() -> Vec<u32> {
 fn descendants(root: u32) -> BTreeMap<u32, Stat> {
     let all: BTreeMap<u32, Stat> =
         pids().into_iter().filter_map(|pid| Some((pid, Stat::of(pid)?))).filter(|(_, stat)| stat.lives()).collect();
-    let foreign = all.get(&root).map(|stat| stat.session);
+    // A supervisor that has begun its own session shares it with its family alone, orphans included;
+    // one that has not is still in the session of whoever started it.
+    let session = all.get(&root).map(|stat| stat.session);
+    let (own, foreign) = (session.filter(|&session| session == root), session.filter(|&session| session != root));
     let mut found = BTreeMap::new();
-    let mut sessions = BTreeSet::new();
+    let mut sessions: BTreeSet<u32> = own.into_iter().collect();
     loop {
         let before = found.len();
         for (&pid, &stat) in &all {
@@ -225,6 +228,23 @@ mod tests {
         let family = descendants(root.pid);
         assert!(family.len() >= 3, "{family:?}");
         end_family(&root, Duration::from_millis(200)).unwrap();
+        child.wait().unwrap();
+        assert!(family.into_keys().all(|pid| Identity::of(pid).is_none()));
+    }
+    #[test]
+    fn the_orphans_of_a_supervisor_with_its_own_session_are_family() {
+        // Its only child ends at once and leaves a grandchild that no parent links to it any more.
+        let script = "exec setsid sh -c '(sleep 60 &); exec sleep 60'";
+        let mut child = std::process::Command::new("sh").args(["-c", script]).spawn().unwrap();
+        let begun = Instant::now();
+        let shell_is_gone =
+            || fs::read(format!("/proc/{}/cmdline", child.id())).is_ok_and(|line| line == b"sleep\x0060\0");
+        while !shell_is_gone() && begun.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let family = descendants(child.id());
+        assert_eq!(family.len(), 1, "{family:?}");
+        end_family(&Identity::of(child.id()).unwrap(), Duration::from_millis(200)).unwrap();
         child.wait().unwrap();
         assert!(family.into_keys().all(|pid| Identity::of(pid).is_none()));
     }

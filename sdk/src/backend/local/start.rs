@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,7 +10,7 @@ use super::process::Identity;
 use super::record::{self, Folder, Order, Record};
 use super::{INHERITED, LocalBackend};
 use crate::backend::difference::first_difference;
-use crate::backend::{Error, IfExisting, JobId, Request, Submitted, Workload};
+use crate::backend::{Error, IfExisting, Job, JobId, Request, Share, Submitted, Workload};
 
 /// How long a replaced job may take to end by itself.
 const REPLACE_GRACE: Duration = Duration::from_secs(10);
@@ -19,9 +18,27 @@ const REPLACE_GRACE: Duration = Duration::from_secs(10);
 impl LocalBackend {
     /// Holds a job's lock until dropped.
     pub(super) fn lock(&self, id: &JobId) -> Result<fs::File, Error> {
+        self.lock_named(id.as_str())
+    }
+
+    /// The threads of a new job `id`, under a lock that no other launch passes before this one's job
+    /// is counted: the module's text has the rule.
+    pub(super) fn share_of(&self, id: &JobId) -> Result<Share, Error> {
+        // No job has this id: a job's begins with its kind.
+        let lock = self.lock_named("cores")?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let live: Vec<Job> = self.jobs_there()?.into_iter().filter(|job| job.state.is_live()).collect();
+        let threads = match live.iter().find(|job| job.id == *id) {
+            Some(same) => same.workload.threads(),
+            None => share(cores, live.iter().map(|job| job.workload.threads()).sum()),
+        };
+        Ok(Share::new(threads, lock))
+    }
+
+    fn lock_named(&self, name: &str) -> Result<fs::File, Error> {
         let folder = self.home().join("locks");
         record::private_folder(&folder)?;
-        let path = folder.join(format!("{id}.lock"));
+        let path = folder.join(format!("{name}.lock"));
         let file = fs::OpenOptions::new()
             .create(true)
             .truncate(false)
@@ -106,8 +123,8 @@ impl LocalBackend {
             .stdin(Stdio::null())
             .stdout(log)
             .stderr(errors)
-            // Its own group: the terminal's Ctrl-C is for the program that submitted it.
-            .process_group(0)
+            // Not a group of its own: a group's leader cannot `setsid`, with which the supervisor
+            // leaves our terminal, whose Ctrl-C is for the program that submitted it.
             .spawn();
         let mut child = match spawned {
             Ok(child) => child,
@@ -123,6 +140,11 @@ impl LocalBackend {
         std::thread::spawn(move || child.wait());
         Ok(())
     }
+}
+
+/// What is left of the cores, at least one and at most half of them.
+fn share(cores: usize, taken: usize) -> usize {
+    cores.saturating_sub(taken).min(cores / 2).max(1)
 }
 
 fn adopt(id: &JobId, running: &Workload, asked: &Workload) -> Result<Submitted, Error> {
@@ -159,8 +181,9 @@ fn inherited() -> BTreeMap<String, String> {
 
 fn environment(request: &Request) -> BTreeMap<String, String> {
     let mut environment = inherited();
-    environment.insert("OMP_NUM_THREADS".to_owned(), request.workload.threads().to_string());
     environment.extend(request.environment.clone());
+    environment.insert("OMP_NUM_THREADS".to_owned(), request.workload.threads().to_string());
+    environment.insert("OMP_WAIT_POLICY".to_owned(), "PASSIVE".to_owned());
     environment
 }
 
@@ -168,5 +191,30 @@ fn remove(path: &Path) -> Result<(), Error> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(record::io("remove", path)(error)),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_what_is_left_up_to_half() {
+        let shares = [(16, 0, 8), (16, 8, 8), (16, 14, 2), (16, 16, 1), (16, 40, 1), (3, 0, 1), (2, 1, 1), (1, 0, 1)];
+        for (cores, taken, expected) in shares {
+            assert_eq!(share(cores, taken), expected, "{cores} cores, {taken} taken");
+        }
+    }
+
+    #[test]
+    fn the_recipe_cannot_set_the_threads_behind_the_specs_back() {
+        let workload = Workload::Train { run_id: "r".parse().unwrap(), store: "file:///s".to_owned(), threads: 3 };
+        let mut request = Request::new(workload);
+        request.environment.insert("OMP_NUM_THREADS".to_owned(), "64".to_owned());
+        let environment = environment(&request);
+        assert_eq!(
+            (environment["OMP_NUM_THREADS"].as_str(), environment["OMP_WAIT_POLICY"].as_str()),
+            ("3", "PASSIVE")
+        );
     }
 }

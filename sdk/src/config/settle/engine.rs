@@ -1,19 +1,10 @@
 //! Limits of the rollout engine, from the recipe's `extra_config`.
 
-use serde_json::Value;
 use training_gym_core::spec::EngineSpec;
 
-use crate::config::distance::nearest;
+use crate::config::engine_key::EngineKey;
 use crate::config::ledger::Ledger;
 use crate::config::{Facts, Origin};
-
-const MAX_RUNNING_REQUESTS: &str = "max_running_requests";
-const MAX_QUEUED_REQUESTS: &str = "max_queued_requests";
-const CONTEXT_LENGTH: &str = "context_length";
-const MAX_PREFILL_TOKENS: &str = "max_prefill_tokens";
-
-/// The keys an engine reads.
-const KNOWN: [&str; 4] = [MAX_RUNNING_REQUESTS, MAX_QUEUED_REQUESTS, CONTEXT_LENGTH, MAX_PREFILL_TOKENS];
 
 /// Keys of other trainers that are fields here.
 const TYPED: [(&str, &str); 6] = [
@@ -32,11 +23,12 @@ pub(super) fn engine(ledger: &mut Ledger<'_>, samples: usize, longest: usize, fa
     let queued = default.max_queued_requests;
     let queue =
         if samples > queued { (samples, Origin::Derived("the samples of a step")) } else { (queued, Origin::Default) };
-    let context_length = key(ledger, CONTEXT_LENGTH, (longest, Origin::Derived("the longest prompt and response")));
+    let context_length =
+        key(ledger, EngineKey::ContextLength, (longest, Origin::Derived("the longest prompt and response")));
     if context_length < longest {
         refuse(
             ledger,
-            CONTEXT_LENGTH,
+            EngineKey::ContextLength.name(),
             context_length.to_string(),
             (
                 &format!("the longest prompt and response together have {longest} tokens"),
@@ -50,58 +42,57 @@ pub(super) fn engine(ledger: &mut Ledger<'_>, samples: usize, longest: usize, fa
     {
         refuse(
             ledger,
-            CONTEXT_LENGTH,
+            EngineKey::ContextLength.name(),
             context_length.to_string(),
             (&format!("the model has {limit} positions"), "leave it unset"),
         );
     }
     EngineSpec {
-        max_running_requests: key(ledger, MAX_RUNNING_REQUESTS, (default.max_running_requests, Origin::Default)),
-        max_queued_requests: key(ledger, MAX_QUEUED_REQUESTS, queue),
+        max_running_requests: key(
+            ledger,
+            EngineKey::MaxRunningRequests,
+            (default.max_running_requests, Origin::Default),
+        ),
+        max_queued_requests: key(ledger, EngineKey::MaxQueuedRequests, queue),
         context_length: Some(context_length),
-        max_prefill_tokens: key(ledger, MAX_PREFILL_TOKENS, (default.max_prefill_tokens, Origin::Default)),
+        max_prefill_tokens: key(ledger, EngineKey::MaxPrefillTokens, (default.max_prefill_tokens, Origin::Default)),
     }
 }
 
 /// One key's value, or what holds without it.
-fn key(ledger: &mut Ledger<'_>, name: &str, (unset, origin): (usize, Origin)) -> usize {
-    let given = ledger.recipe().extra_config.as_ref().and_then(|config| config.0.get(name));
+fn key(ledger: &mut Ledger<'_>, key: EngineKey, (unset, origin): (usize, Origin)) -> usize {
+    let config = ledger.recipe().extra_config.as_ref();
+    let given = config.and_then(|config| config.0.iter().find(|(name, _)| EngineKey::of(name) == Some(key)));
     let (value, origin) = match given {
         None => (unset, origin),
-        Some(value) => match positive(value) {
-            Some(value) => (value, Origin::Yours),
-            None => {
-                refuse(
-                    ledger,
-                    name,
-                    value.to_string(),
-                    ("must be a whole number ≥ 1", "leave it unset, or set such a number"),
-                );
+        Some((name, value)) => match key.read(value) {
+            Ok(value) => (value, Origin::Yours),
+            Err(rule) => {
+                refuse(ledger, name, value.to_string(), (&rule, "leave it unset, or set such a number"));
                 (unset, origin)
             }
         },
     };
-    ledger.enter(&format!("extra_config.{name}"), value.to_string(), origin);
+    ledger.enter(&format!("extra_config.{}", key.name()), value.to_string(), origin);
     value
-}
-
-fn positive(value: &Value) -> Option<usize> {
-    value.as_u64().and_then(|value| usize::try_from(value).ok()).filter(|value| *value >= 1)
 }
 
 fn refuse_unknown(ledger: &mut Ledger<'_>) {
     let Some(config) = &ledger.recipe().extra_config else { return };
+    let mut seen: Vec<EngineKey> = Vec::new();
     for (name, value) in &config.0 {
-        if KNOWN.contains(&name.as_str()) {
+        if let Some(key) = EngineKey::of(name) {
+            if seen.contains(&key) {
+                refuse(ledger, name, value.to_string(), ("it is given twice, in two spellings", "give it once"));
+            }
+            seen.push(key);
             continue;
         }
         let remedy = match TYPED.iter().find(|(typed, _)| typed == name) {
             Some((_, remedy)) => (*remedy).to_owned(),
-            None => format!(
-                "did you mean `{}`? An engine reads {}",
-                nearest(name, &KNOWN).unwrap_or_default(),
-                KNOWN.join(", ")
-            ),
+            None => {
+                format!("did you mean `{}`? An engine reads {}", EngineKey::nearest(name), EngineKey::names())
+            }
         };
         refuse(ledger, name, value.to_string(), ("no engine reads this key", &remedy));
     }

@@ -81,8 +81,9 @@ fn device(ledger: &mut Ledger<'_>) {
 }
 
 /// Names this program sets itself, with what to do instead.
-const RESERVED: [(&str, &str); 3] = [
+const RESERVED: [(&str, &str); 4] = [
     ("OMP_NUM_THREADS", "set the threads with .resources() of the launch"),
+    ("OMP_WAIT_POLICY", "leave it out: threads that spin slow the other jobs of the machine"),
     ("MKL_NUM_THREADS", "set the threads with .resources() of the launch"),
     ("LD_PRELOAD", "leave it unset"),
 ];

@@ -104,6 +104,11 @@ refuses! {
         "recipe.environment.TRAINING_GYM_ROLE = trainer: names that begin with TRAINING_GYM_ are reserved; leave it out";
     a_variable_of_the_launch: |r| r.environment = Some([("OMP_NUM_THREADS", "9")].into()) =>
         "recipe.environment.OMP_NUM_THREADS = 9: this variable is set by the launch; set the threads with .resources() of the launch";
+    a_waiting_policy: |r| r.environment = Some([("OMP_WAIT_POLICY", "ACTIVE")].into()) =>
+        "recipe.environment.OMP_WAIT_POLICY = ACTIVE: this variable is set by the launch; \
+         leave it out: threads that spin slow the other jobs of the machine";
+    an_engine_key_in_two_spellings: |r| r.extra_config = Some([("context-length", 4000), ("context_length", 4000)].into()) =>
+        "recipe.extra_config.context_length = 4000: it is given twice, in two spellings; give it once";
     a_variable_without_a_name: |r| r.environment = Some([("A=B", "1")].into()) =>
         "recipe.environment = \"A=B\": a variable's name is letters, digits and `_`, and does not begin with a digit; correct the name";
     a_secret_in_the_environment: |r| r.environment = Some([("HF_TOKEN", "hf_hidden")].into()) =>
