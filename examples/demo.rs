@@ -153,7 +153,7 @@ impl Scale {
 }
 
 /// Rollout steps of the tiny scale.
-const TINY_STEPS: u64 = 600;
+const TINY_STEPS: u64 = 800;
 
 /// What was started, to be stopped however the program ends.
 #[derive(Default)]
