@@ -7,7 +7,8 @@ use std::time::Instant;
 use serde_json::json;
 use tch::{Kind, Tensor};
 use training_gym_core::spec::EngineSpec;
-use training_gym_runtime::model::{LoadOptions, Model, ModelConfig, keep_large_blocks};
+use training_gym_runtime::memory::keep_large_blocks;
+use training_gym_runtime::model::{LoadOptions, Model, ModelConfig};
 use training_gym_runtime::rollout::{Engine, Request, RequestId};
 
 const SEQUENCES: usize = 64;

@@ -23,7 +23,7 @@
 //! | [`serve`] | OpenAI's and SGLang's HTTP on the same engine |
 //! | [`check`] | what a launch asks before it computes |
 //! | [`supervise`] | the parent of a local job |
-//! | [`telemetry`], [`memory`] | logs; the allocator |
+//! | [`telemetry`], [`memory`], [`splitmix`] | logs; the allocator; how seeds are spread |
 //!
 //! Stages never import each other; `tests/rooms.rs` checks the edges.
 //!
@@ -44,6 +44,7 @@ pub mod rollout;
 pub mod score;
 pub mod serve;
 pub mod settings;
+pub mod splitmix;
 pub mod supervise;
 pub mod telemetry;
 pub mod text;

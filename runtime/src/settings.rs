@@ -83,6 +83,9 @@ pub struct PretrainOptions {
     /// Steps from 0 to the peak
     #[arg(long, default_value_t = 50)]
     pub warmup: u64,
+    /// Stop after this many steps; the learning rate follows the whole file's schedule all the same
+    #[arg(long)]
+    pub stop_after: Option<usize>,
     /// Decoupled weight decay of matrices
     #[arg(long, default_value_t = 0.05)]
     pub weight_decay: f64,
@@ -141,11 +144,25 @@ pub fn device(node: &NodeSpec) -> Result<(Device, Kind), Error> {
         .strip_prefix("cuda:")
         .and_then(|index| usize::from_str(index).ok())
         .ok_or_else(|| refuse("use `cpu` or `cuda:N`".to_owned()))?;
-    let count = usize::try_from(tch::Cuda::device_count()).unwrap_or(0);
+    let count = cuda_devices();
     if index >= count {
         return Err(refuse(format!("this machine has {count} CUDA devices that libtorch can use")));
     }
     Ok((Device::Cuda(index), kind))
+}
+
+/// CUDA devices that libtorch can use here.
+pub fn cuda_devices() -> usize {
+    usize::try_from(tch::Cuda::device_count()).unwrap_or(0)
+}
+
+/// Where large scratch files go: a local job's own folder, which is removed with the job even
+/// after the process was killed; else the system's folder for temporary files.
+pub fn scratch_base() -> PathBuf {
+    match std::env::current_dir() {
+        Ok(folder) if folder.join("job.json").is_file() => folder,
+        _ => std::env::temp_dir(),
+    }
 }
 
 /// Gives libtorch its threads. Called once, before any tensor.

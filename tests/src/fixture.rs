@@ -78,7 +78,7 @@ fn tokenizer(vocabulary: &[String]) -> Value {
         vocabulary.iter().enumerate().map(|(id, token)| (token.clone(), json!(id))).collect();
     json!({
         "version": "1.0", "truncation": null, "padding": null, "added_tokens": special, "normalizer": null,
-        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(?s)."}, "behavior": "Isolated", "invert": false},
+        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "[\\s\\S]"}, "behavior": "Isolated", "invert": false},
         "post_processor": null, "decoder": {"type": "Fuse"},
         "model": {"type": "WordLevel", "vocab": ids, "unk_token": "?"},
     })

@@ -39,7 +39,8 @@ async fn transformers_loads_a_published_checkpoint_and_agrees_on_every_logprob()
     let folder = house.run_folder("home")?.join("checkpoints/step-2");
 
     let ids: Vec<i64> = (0..40).map(|place| 3 + (place * 7) % 90).collect();
-    let output = Command::new(python).arg(script("logprobs.py")).arg(&folder).arg(serde_json::to_string(&ids)?).output()?;
+    let output =
+        Command::new(python).arg(script("logprobs.py")).arg(&folder).arg(serde_json::to_string(&ids)?).output()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let last = String::from_utf8(output.stdout)?.lines().last().context("a line")?.to_owned();
     let theirs: Value = serde_json::from_str(&last)?;
@@ -48,7 +49,8 @@ async fn transformers_loads_a_published_checkpoint_and_agrees_on_every_logprob()
     endpoint.wait_until_ready(Duration::from_secs(120)).await?;
     let ours = endpoint.logprobs(&ids, 1..ids.len()).await?;
     endpoint.stop().await?;
-    let expected: Vec<f64> = theirs["logprobs"].as_array().context("a list")?.iter().filter_map(Value::as_f64).collect();
+    let expected: Vec<f64> =
+        theirs["logprobs"].as_array().context("a list")?.iter().filter_map(Value::as_f64).collect();
     ensure!(ours.len() == expected.len(), "{} and {} log-probabilities", ours.len(), expected.len());
     for (position, (ours, theirs)) in ours.iter().zip(&expected).enumerate() {
         // Two float32 forward passes with other kernels; the reference sums its softmax in float64.

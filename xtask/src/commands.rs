@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 
 use crate::shell::{cache, cargo, root, run};
-use crate::{arithmetic, libtorch, prerequisites};
+use crate::{arithmetic, libtorch, prerequisites, summary};
 
 /// The golden suites: each reads `TRAINING_GYM_SHARED` and prints how much it checked.
 const GOLDEN_RUNTIME: [&str; 3] = ["golden_models", "golden_slime", "golden_templates"];
@@ -18,7 +18,7 @@ const CARGO_DENY: &str = "0.20.2";
 
 /// Checks the machine and gets libtorch.
 pub(crate) fn setup() -> Result<()> {
-    prerequisites::check()?;
+    prerequisites::compiler()?;
     libtorch::ensure()
 }
 
@@ -42,22 +42,15 @@ pub(crate) fn smoke() -> Result<()> {
 
 fn build_demo() -> Result<PathBuf> {
     eprintln!("building the runtime and the example (a few minutes the first time)");
-    run(cargo().args([
-        "build",
-        "--release",
-        "--package",
-        "training-gym-runtime",
-        "--package",
-        "training-gym-examples",
-    ]))?;
-    Ok(target().join("release/dapo_math_opd"))
+    run(cargo().args(["build", "--package", "training-gym-runtime", "--package", "training-gym-examples"]))?;
+    Ok(target().join("debug/dapo_math_opd"))
 }
 
 /// Makes `examples/assets/tiny` anew.
 pub(crate) fn demo_assets() -> Result<()> {
     setup()?;
-    run(cargo().args(["build", "--release", "--package", "training-gym-runtime", "--bin", "gym-runtime"]))?;
-    arithmetic::write_assets(root(), &target().join("release/gym-runtime"), &target().join("demo-assets"))
+    run(cargo().args(["build", "--package", "training-gym-runtime", "--bin", "gym-runtime"]))?;
+    arithmetic::write_assets(root(), &target().join("debug/gym-runtime"), &target().join("demo-assets"))
 }
 
 fn target() -> PathBuf {
@@ -74,20 +67,32 @@ pub(crate) fn test(arguments: &[String]) -> Result<()> {
     // Whole-system tests drive these programs.
     run(cargo().args(["build", "--workspace", "--bins"]))?;
     eprintln!("test: programs built in {:.0} s", started.elapsed().as_secs_f64());
-    run(cargo().args(["test", "--workspace", "--no-fail-fast"]).args(arguments))
+    summary::run(&mut [shared(cargo().args(["test", "--workspace", "--no-fail-fast"]).args(arguments))])
+}
+
+/// Tests run in their package's folder: a relative path from a person's shell is made whole.
+fn shared(command: &mut Command) -> &mut Command {
+    match std::env::var_os("TRAINING_GYM_SHARED").map(PathBuf::from) {
+        Some(path) => command.env("TRAINING_GYM_SHARED", std::path::absolute(&path).unwrap_or(path)),
+        None => command,
+    }
 }
 
 fn golden() -> Result<()> {
+    let folder = std::env::var_os("TRAINING_GYM_SHARED").map_or_else(|| root().join("../shared"), PathBuf::from);
+    if !folder.join("golden").is_dir() {
+        bail!("{} has no folder `golden`: set TRAINING_GYM_SHARED to a folder that has one", folder.display());
+    }
     let mut runtime = cargo();
-    runtime.args(["test", "--no-fail-fast", "--package", "training-gym-runtime"]);
+    shared(&mut runtime).args(["test", "--no-fail-fast", "--package", "training-gym-runtime"]);
     for suite in GOLDEN_RUNTIME {
         runtime.args(["--test", suite]);
     }
+    runtime.args(["--", "--nocapture"]);
     let mut sdk = cargo();
-    sdk.args(["test", "--no-fail-fast", "--package", "training-gym", "--test", GOLDEN_SDK]);
-    // Both run whatever the first says: a person wants all the numbers.
-    let outcomes = [runtime, sdk].map(|mut command| run(command.args(["--", "--nocapture"])));
-    outcomes.into_iter().collect()
+    shared(&mut sdk).args(["test", "--no-fail-fast", "--package", "training-gym", "--test", GOLDEN_SDK]);
+    sdk.args(["--", "--nocapture"]);
+    summary::run(&mut [&mut runtime, &mut sdk])
 }
 
 /// The benchmarks, each comparing two things in one run.
@@ -101,11 +106,10 @@ pub(crate) fn heavy() -> Result<()> {
     setup()?;
     prepare_python()?;
     run(cargo().args(["build", "--workspace", "--bins"]))?;
-    let python = python()?;
-    run(cargo()
+    summary::run(&mut [cargo()
         .args(["test", "--no-fail-fast", "--package", "training-gym-tests", "--test", "heavy", "--", "--nocapture"])
         .env("GYM_HEAVY", "1")
-        .env("GYM_HEAVY_PYTHON", python))
+        .env("GYM_HEAVY_PYTHON", python()?)])
 }
 
 fn python() -> Result<PathBuf> {
@@ -120,7 +124,8 @@ fn prepare_python() -> Result<()> {
         return Ok(());
     }
     println!("heavy: making a Python environment with transformers and openai (several GB) in {}", folder.display());
-    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
+    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))
+        .context("no virtual environment: install Python's venv, for example `apt-get install python3-venv`")?;
     run(Command::new(python()?)
         .args(["-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--requirement"])
         .arg(root().join("tests/python/requirements.txt")))?;

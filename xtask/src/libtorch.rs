@@ -11,6 +11,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 
+use crate::prerequisites;
 use crate::shell::{cache, root, run};
 
 const VERSION: &str = "2.13.0";
@@ -80,6 +81,7 @@ fn download(cache: &Path, folder: &Path) -> Result<()> {
              or set LIBTORCH_USE_PYTORCH=1 to use an installed PyTorch {VERSION}"
         );
     }
+    prerequisites::pip()?;
     println!("setup: libtorch {VERSION} (540 MB download, 490 MB on disk, kept in {})", cache.display());
     let wheels = cache.join("wheels.partial");
     let fresh = cache.join(format!("libtorch-{VERSION}.partial"));

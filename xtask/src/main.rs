@@ -8,6 +8,7 @@ mod commands;
 mod libtorch;
 mod prerequisites;
 mod shell;
+mod summary;
 mod trees;
 
 use std::process::ExitCode;

@@ -4,27 +4,24 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Result, bail};
 
-/// Checks for a C++ compiler and Python 3 with pip. Rust is here, since we run.
-pub(crate) fn check() -> Result<()> {
-    let mut missing = Vec::new();
+/// Checks for a C++ compiler. Rust is here, since we run.
+pub(crate) fn compiler() -> Result<()> {
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
-    if !answers(&compiler, &["--version"]) {
-        missing.push(format!(
-            "a C++ compiler (`{compiler}` does not run): install one, for example `apt-get install g++`, or set CXX"
-        ));
-    }
-    if !answers("python3", &["--version"]) {
-        missing.push("Python 3 (`python3` does not run): install it, for example `apt-get install python3`".to_owned());
-    } else if !answers("python3", &["-m", "pip", "--version"]) {
-        missing.push(
-            "pip for Python 3 (`python3 -m pip` does not run): install it, for example `apt-get install python3-pip`"
-                .to_owned(),
-        );
-    }
-    if missing.is_empty() {
+    if answers(&compiler, &["--version"]) {
         return Ok(());
     }
-    bail!("this machine lacks:\n  - {}", missing.join("\n  - "))
+    bail!("no C++ compiler (`{compiler} --version` fails): install one, for example `apt-get install g++`, or set CXX")
+}
+
+/// Checks for Python 3 with pip, which fetch libtorch.
+pub(crate) fn pip() -> Result<()> {
+    if !answers("python3", &["--version"]) {
+        bail!("no Python 3 (`python3 --version` fails): install it, for example `apt-get install python3`");
+    }
+    if !answers("python3", &["-m", "pip", "--version"]) {
+        bail!("no pip (`python3 -m pip --version` fails): install it, for example `apt-get install python3-pip`");
+    }
+    Ok(())
 }
 
 fn answers(program: &str, arguments: &[&str]) -> bool {

@@ -9,6 +9,7 @@ use training_gym_core::spec::RowsRef;
 use training_gym_core::store::{self, Store};
 
 use crate::batch::{PreparedPrompt, PromptBatch};
+use crate::splitmix::{GAMMA, mixed};
 
 /// What can be wrong with a run's rows.
 #[derive(Debug, thiserror::Error)]
@@ -180,13 +181,9 @@ impl PromptSource {
     }
 }
 
-/// The finaliser of SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number
-/// Generators", 2014): a bijection that spreads every input bit.
-pub fn mix(value: u64) -> u64 {
-    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
+/// One more step of SplitMix64.
+fn mix(state: u64) -> u64 {
+    mixed(state.wrapping_add(GAMMA))
 }
 
 #[cfg(test)]

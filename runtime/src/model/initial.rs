@@ -2,6 +2,8 @@
 
 use tch::{Kind, Tensor};
 
+use crate::splitmix::{GAMMA, mixed};
+
 /// A stream of N(0, 1) numbers: SplitMix64 (Steele et al., 2014) and Box–Muller.
 #[derive(Debug)]
 pub(super) struct Normals {
@@ -14,11 +16,8 @@ impl Normals {
     }
 
     fn bits(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.state = self.state.wrapping_add(GAMMA);
+        mixed(self.state)
     }
 
     /// In (0, 1].

@@ -29,7 +29,6 @@ mod feed_forward;
 mod initial;
 mod layout;
 mod load;
-mod memory;
 mod packing;
 mod projection;
 mod rotary;
@@ -43,7 +42,6 @@ use tch::{Device, Kind, Tensor};
 
 pub use config::{Architecture, ModelConfig, RopeScaling};
 pub use error::Error;
-pub use memory::keep_large_blocks;
 
 pub(crate) use cache::KvCache;
 use decoder::Decoder;

@@ -1,13 +1,15 @@
 //! Evaluation inside a run: held-out rows through the same engine and the same reward function.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use training_gym_core::record::{Cause, Grade};
+use training_gym_core::record::Grade;
 use training_gym_core::spec::{EvalSpec, RolloutSpec};
 
 use super::failure::Stop;
+use super::scoring::{Judges, Pending, Verdicts};
 use super::step::Trainer;
-use crate::batch::{PromptBatch, Rollout};
+use crate::batch::PromptBatch;
 use crate::data::PromptSource;
 use crate::rollout::collect::{self, Draw};
 
@@ -20,15 +22,27 @@ pub(super) struct Evaluation {
     pub(super) data: PromptSource,
 }
 
+/// What an evaluation found.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Evaluated {
+    /// Mean over graded samples; `None` where there is none.
+    pub(super) reward: Option<f64>,
+    /// Held-out samples.
+    pub(super) samples: usize,
+    /// Those among them without a grade: they count neither as right nor as wrong.
+    pub(super) ungraded: usize,
+}
+
 /// Evaluation draws with noise of its own, so that asking for one changes no training step.
 const EVALUATION_SEED: u64 = 0x6576_616c;
 
 impl Trainer {
-    /// The mean reward over the held-out rows, if `step` is one to evaluate at.
+    /// The mean reward over the held-out rows, if `step` is one to evaluate at and nobody asks to
+    /// stop meanwhile.
     ///
     /// # Errors
     /// When the engine refuses a prompt or no worker can be had.
-    pub(super) fn evaluate_if_due(&mut self, step: u64) -> Result<Option<f64>, Stop> {
+    pub(super) fn evaluate_if_due(&mut self, step: u64) -> Result<Option<Evaluated>, Stop> {
         let (Some(evaluation), Some(grader)) = (&self.evaluation, &self.grader) else { return Ok(None) };
         if !step.is_multiple_of(evaluation.spec.eval_interval) {
             return Ok(None);
@@ -42,25 +56,31 @@ impl Trainer {
         };
         let prompts = PromptBatch { step, prompts: evaluation.data.prompts().to_vec() };
         let draw = Draw { spec: &spec, text: &self.text, seed: self.spec.seed ^ EVALUATION_SEED };
-        let mut tasks = Vec::new();
-        let finished = |rollout: &Rollout| {
-            let (grader, sample) = (Arc::clone(grader), rollout.to_sample(step));
-            tasks.push(self.runtime.spawn(async move { grader.grade(&sample).await }));
-        };
-        let batch = collect::collect(&mut self.engine, &prompts, &draw, finished, || true)
-            .map_err(|error| Stop::new(Cause::InvalidInput, &error))?;
-        let mut rewards = Vec::with_capacity(batch.rollouts().len());
-        for task in tasks {
-            let graded = self
-                .runtime
-                .block_on(task)
-                .map_err(|error| Stop::new(Cause::Internal, &error))?
-                .map_err(|error| Stop::new(error.cause(), &error))?;
-            if let Grade::Graded { reward } = graded.grade {
-                rewards.push(reward);
-            }
+        let judges = Judges { grader: Some(Arc::clone(grader)), share: None, teacher: None };
+        let mut pending = Pending::new(step, judges, self.runtime.clone());
+        let (stop, failed) = (&self.stop, pending.failed());
+        let keep_going = || !stop.is_set() && !failed.load(Ordering::Relaxed);
+        let drawn = collect::collect(&mut self.engine, &prompts, &draw, |rollout| pending.ask(rollout), keep_going);
+        if let Err(error) = &drawn
+            && !matches!(error, collect::Error::Stopped)
+        {
+            return Err(Stop::undrawn(error));
         }
-        // Tasks end in any order, their handles are in the order responses ended: the sum is the same each time.
-        Ok((!rewards.is_empty()).then(|| rewards.iter().sum::<f64>() / rewards.len() as f64))
+        let Some(verdicts) = self.stop.or(&self.runtime, pending.join()) else { return Ok(None) };
+        let (Verdicts { graded, .. }, Ok(batch)) = (verdicts?, drawn) else { return Ok(None) };
+        // In sample order: the sum is the same each time.
+        let rewards: Vec<f64> = batch
+            .rollouts()
+            .iter()
+            .filter_map(|rollout| match graded.get(&rollout.index)?.grade {
+                Grade::Graded { reward } => Some(reward),
+                _ => None,
+            })
+            .collect();
+        Ok(Some(Evaluated {
+            reward: (!rewards.is_empty()).then(|| rewards.iter().sum::<f64>() / rewards.len() as f64),
+            samples: batch.rollouts().len(),
+            ungraded: batch.rollouts().len() - rewards.len(),
+        }))
     }
 }

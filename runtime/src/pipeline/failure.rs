@@ -1,6 +1,9 @@
 //! From a room's error to what a person reads: cause, sentence, next step.
 
+use training_gym_core::chain;
 use training_gym_core::record::{Cause, Failure};
+
+use crate::rollout::collect;
 
 /// A [`Failure`] on its way up.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,6 +19,15 @@ impl Stop {
     pub(super) fn say(cause: Cause, sentence: impl Into<String>) -> Self {
         let (next_step, retryable) = advice(cause);
         Self(Failure { cause, sentence: sentence.into(), next_step: next_step.to_owned(), retryable })
+    }
+
+    /// Responses that could not be drawn.
+    pub(super) fn undrawn(error: &collect::Error) -> Self {
+        let cause = match error {
+            collect::Error::NotFinite { .. } => Cause::Numerics,
+            _ => Cause::InvalidInput,
+        };
+        Self::new(cause, error)
     }
 
     /// The same with a next step that fits better than the cause's own.
@@ -47,18 +59,6 @@ fn advice(cause: Cause) -> (&'static str, bool) {
         Cause::Died => ("look at the run's log, then launch again with the same run id", true),
         Cause::Internal => ("this is a fault of training-gym: report it with the run's log", false),
     }
-}
-
-/// An error and its sources, joined by colons.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -22,6 +22,8 @@ enum Entry {
 #[derive(Debug)]
 pub(super) struct Journal {
     run: RunId,
+    /// The store's URL, for error messages.
+    store: String,
     attempt: u64,
     num_rollout: u64,
     metrics_offset: u64,
@@ -35,9 +37,11 @@ impl Journal {
     /// A diary of `run` that writes its metrics from byte `metrics_offset` on.
     pub(super) fn open(store: Arc<dyn Store>, run: RunId, attempt: u64, num_rollout: u64, runtime: Handle) -> Self {
         let (entries, received) = mpsc::unbounded_channel();
+        let url = store.url();
         let writer = runtime.spawn(write(store, received));
         Self {
             run,
+            store: url,
             attempt,
             num_rollout,
             metrics_offset: 0,
@@ -65,6 +69,16 @@ impl Journal {
         tracing::warn!("{note}");
         if !self.notes.contains(&note) {
             self.notes.push(note);
+        }
+    }
+
+    /// Remembers the newest word on `topic`, in place of the former one.
+    pub(super) fn restate(&mut self, topic: &'static str, note: impl std::fmt::Display) {
+        let note = format!("{topic}: {note}");
+        tracing::warn!("{note}");
+        match self.notes.iter_mut().find(|known| known.strip_prefix(topic).is_some_and(|rest| rest.starts_with(": "))) {
+            Some(known) => *known = note,
+            None => self.notes.push(note),
         }
     }
 
@@ -109,7 +123,14 @@ impl Journal {
     pub(super) fn flush(&self) -> Result<(), store::Error> {
         let (done, wait) = oneshot::channel();
         self.send(Entry::Flush(done));
-        self.runtime.block_on(wait).unwrap_or(Ok(()))
+        self.runtime.block_on(wait).unwrap_or_else(|_| {
+            Err(store::Error::Io {
+                action: "write",
+                key: keys::run(&self.run),
+                store: self.store.clone(),
+                source: std::io::Error::other("the task that writes the run's records ended"),
+            })
+        })
     }
 
     fn send(&self, entry: Entry) {
@@ -141,7 +162,7 @@ async fn write(store: Arc<dyn Store>, mut entries: mpsc::UnboundedReceiver<Entry
             }
         };
         if let Err(error) = outcome {
-            tracing::error!("{}", super::failure::chain(&error));
+            tracing::error!("{}", training_gym_core::chain(&error));
             failed.get_or_insert(error);
         }
     }
@@ -185,6 +206,14 @@ mod tests {
         line(&mut first, 2);
         first.flush().unwrap();
         assert_eq!(metrics().iter().filter(|&&byte| byte == b'\n').count(), 2);
+        // A writer that ended takes nothing any more: that is an error, not silence.
+        first.writer.as_ref().unwrap().abort();
+        let lost = loop {
+            if let Err(error) = first.flush() {
+                break error.to_string();
+            }
+        };
+        assert!(lost.contains("runs/r/"), "{lost}");
         drop(first);
         let mut second = open(2);
         second.resume_metrics_at(kept);

@@ -12,22 +12,25 @@ mod journal;
 mod lease;
 mod prepare;
 mod replay;
+mod scoring;
+mod signal;
 mod step;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
+use tokio::sync::watch;
 use training_gym_core::checkpoint::{self, Kind};
 use training_gym_core::ids::{RunId, WeightVersion};
-use training_gym_core::record::{Cause, RunState, keys};
+use training_gym_core::record::{Cause, RunState, StepMetrics, keys};
 use training_gym_core::spec::{RunSpec, VersionedRunSpec};
 use training_gym_core::store::{self, Store};
 
 use self::failure::Stop;
 use self::journal::Journal;
 use self::lease::Lease;
-use self::prepare::Prepared;
+use self::prepare::{Prepared, Surroundings};
+use self::signal::StopSignal;
 
 /// Exit code of a run that stopped because it was asked to (128 + SIGTERM, as shells count).
 const STOPPED: u8 = 143;
@@ -51,11 +54,11 @@ pub fn run(url: &str, id: &RunId) -> u8 {
         Ok(read) => read,
         Err(stop) => return complain(&stop),
     };
-    let stop = Arc::new(AtomicBool::new(false));
-    watch_for_sigterm(&runtime, Arc::clone(&stop));
+    let (sender, stop) = StopSignal::new();
+    watch_for_sigterm(&runtime, sender);
     let handle = runtime.handle().clone();
     let journal = Journal::open(Arc::clone(&store), id.clone(), lease.attempt(), spec.num_rollout, handle.clone());
-    let mut attempt = Attempt { store, runtime: handle, journal, lease, stop, step: 0 };
+    let mut attempt = Attempt { store, runtime: handle, journal, lease, stop, step: 0, learned: false };
     // A panic is a fault of ours; the run's status must say so all the same.
     let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| attempt.train(spec)));
     match outcome.unwrap_or_else(|panic| Err(panicked(&*panic))) {
@@ -116,13 +119,13 @@ async fn read_spec(store: &dyn Store, id: &RunId) -> Result<RunSpec, Stop> {
 }
 
 /// SIGTERM asks the run to publish what it has and end.
-fn watch_for_sigterm(runtime: &tokio::runtime::Runtime, stop: Arc<AtomicBool>) {
+fn watch_for_sigterm(runtime: &tokio::runtime::Runtime, stop: watch::Sender<bool>) {
     runtime.spawn(async move {
         use tokio::signal::unix::{SignalKind, signal};
         let Ok(mut term) = signal(SignalKind::terminate()) else { return };
         term.recv().await;
-        tracing::info!("asked to stop: publishing the last finished step");
-        stop.store(true, Ordering::Relaxed);
+        tracing::info!("asked to stop: the step under way is given up, the last finished one published");
+        stop.send_replace(true);
     });
 }
 
@@ -131,15 +134,21 @@ struct Attempt {
     runtime: tokio::runtime::Handle,
     journal: Journal,
     lease: Lease,
-    stop: Arc<AtomicBool>,
+    stop: StopSignal,
+    /// Steps done.
     step: u64,
+    /// Whether a step of this attempt had a gradient other than 0.
+    learned: bool,
 }
 
 impl Attempt {
     /// Trains to the end or until asked to stop.
     fn train(&mut self, spec: RunSpec) -> Result<RunState, Stop> {
         self.journal.status(RunState::Starting, 0, None);
-        let prepared = prepare::prepare(spec, &self.store, &self.runtime, (&mut self.journal, &self.stop))?;
+        let around = Surroundings { store: &self.store, runtime: &self.runtime, stop: &self.stop };
+        let Some(prepared) = prepare::prepare(spec, &around, &mut self.journal)? else {
+            return Ok(RunState::Cancelled);
+        };
         let Prepared { mut trainer, mut publisher, done, start_weights, scratch: _scratch } = prepared;
         let (total, save_interval) = (trainer.spec.num_rollout, trainer.spec.save.save_interval);
         self.step = done;
@@ -148,7 +157,7 @@ impl Attempt {
             self.publish(&mut publisher, &trainer)?;
         }
         self.journal.status(RunState::Running, done, None);
-        while self.step < total {
+        while self.step < total && !self.stop.is_set() {
             let Some(mut outcome) = trainer.step(self.step + 1)? else { break };
             self.step += 1;
             self.confirm_version(&trainer)?;
@@ -160,8 +169,24 @@ impl Attempt {
                     trainer.spec.rollout.rollout_max_response_len
                 ));
             }
-            outcome.metrics.eval_reward = trainer.evaluate_if_due(self.step)?;
+            self.learned |= outcome.metrics.grad_norm > 0.0;
+            if let Some(found) = trainer.evaluate_if_due(self.step)? {
+                outcome.metrics.eval_reward = found.reward;
+                if found.ungraded > 0 {
+                    self.journal.restate(
+                        "evaluation",
+                        format!(
+                            "{} of {} held-out samples after step {} are ungraded and left out of eval_reward",
+                            found.ungraded, found.samples, self.step
+                        ),
+                    );
+                }
+            }
+            self.note_what_was_seen(&outcome.metrics, &trainer);
             log_step(&outcome.metrics, total);
+            // Before the first word about this step: an old trainer that survived its node must
+            // not write over the new one's.
+            self.runtime.block_on(self.lease.check(&*self.store))?;
             self.journal.rollouts(self.step, &outcome.records);
             self.journal.metrics(&outcome.metrics);
             self.journal.status(RunState::Running, self.step, None);
@@ -215,11 +240,40 @@ impl Attempt {
         self.runtime.block_on(self.lease.check(&*self.store))
     }
 
+    fn note_what_was_seen(&mut self, metrics: &StepMetrics, trainer: &step::Trainer) {
+        if metrics.clamped_tokens > 0 {
+            self.journal.restate("teacher", format!(
+                "the log-ratios of {} of {} tokens of step {} were clamped (log_ratio_clamp): the teacher finds them \
+                 all but impossible; clamped_tokens in metrics.jsonl counts them",
+                metrics.clamped_tokens, metrics.tokens, metrics.step
+            ));
+        }
+        let restarts = trainer.grader.as_ref().map_or(0, |grader| grader.worker_restarts());
+        if restarts > 0 {
+            self.journal.restate(
+                "reward worker",
+                format!(
+                    "replaced {restarts} times by step {}: a call took too long or ended it; the run's log says which",
+                    metrics.step
+                ),
+            );
+        }
+    }
+
     fn no_silent_success(&self, trainer: &step::Trainer, done: u64, start: &str) -> Result<(), Stop> {
         let total = trainer.spec.num_rollout;
         if done < total && prepare::fingerprint(&trainer.updater) == start {
             return Err(Stop::say(Cause::Numerics, format!("{} steps ran and no weight changed", total - done))
                 .then("look at lr, grad_norm and skipped_updates in metrics.jsonl; recipe.lr may be too small"));
+        }
+        if done < total && !self.learned {
+            let sentence = format!(
+                "no step of the {} carried a signal (grad_norm is 0 in each): every group's rewards are equal, \
+                 ungraded or truncated, and there is nothing to learn from",
+                total - done
+            );
+            return Err(Stop::say(Cause::Numerics, sentence)
+                .then("look at the rewards in the rollouts of the last step; then launch a new run"));
         }
         let manifest = self
             .runtime
@@ -231,15 +285,22 @@ impl Attempt {
         }
     }
 
+    /// Writes how it ended, unless a newer attempt owns the status now.
     fn end(&self, state: RunState, stop: Option<&Stop>) {
+        if let Err(Stop(failure)) = self.runtime.block_on(self.lease.check(&*self.store))
+            && failure.cause == Cause::Superseded
+        {
+            tracing::error!("the status is not written: {}", failure.sentence);
+            return;
+        }
         self.journal.status(state, self.step, stop.map(|stop| stop.0.clone()));
         if let Err(error) = self.journal.flush() {
-            tracing::error!("the run's last status was not written: {}", failure::chain(&error));
+            tracing::error!("the run's last status was not written: {}", training_gym_core::chain(&error));
         }
     }
 }
 
-fn log_step(metrics: &training_gym_core::record::StepMetrics, total: u64) {
+fn log_step(metrics: &StepMetrics, total: u64) {
     tracing::info!(
         "step {}/{total}: reward {}, reverse_kl {}, response_len {:.1}, truncated {:.0} %, loss {:.4}, grad_norm {:.3}, {:.2} s",
         metrics.step,

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -19,10 +18,11 @@ use super::evaluate::Evaluation;
 use super::failure::Stop;
 use super::journal::Journal;
 use super::replay::Replay;
+use super::signal::StopSignal;
 use super::step::Trainer;
 use crate::data::{self, Order, PromptSource};
 use crate::model::{LoadOptions, Model};
-use crate::publish::Publisher;
+use crate::publish::{CURSOR, Publisher};
 use crate::rollout::Engine;
 use crate::score::reward::Grader;
 use crate::score::teacher::Teacher;
@@ -56,36 +56,50 @@ pub(super) struct Cursor {
     pub(super) metrics_offset: u64,
 }
 
-/// Prepares everything a step needs; what can fail early fails here, before any step.
+/// What a run runs in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Surroundings<'a> {
+    /// Where everything is read and written.
+    pub(super) store: &'a Arc<dyn Store>,
+    /// Where the asynchronous parts run.
+    pub(super) runtime: &'a Handle,
+    /// Whether someone asked to stop.
+    pub(super) stop: &'a StopSignal,
+}
+
+/// Prepares everything a step needs; what can fail early fails here, before any step. `None`
+/// means it was asked to stop.
 ///
 /// # Errors
 /// A [`Stop`] naming what does not fit.
 pub(super) fn prepare(
     spec: RunSpec,
-    store: &Arc<dyn Store>,
-    runtime: &Handle,
-    (journal, stop): (&mut Journal, &Arc<AtomicBool>),
-) -> Result<Prepared, Stop> {
+    around: &Surroundings<'_>,
+    journal: &mut Journal,
+) -> Result<Option<Prepared>, Stop> {
+    let Surroundings { store, runtime, stop } = *around;
     let invalid = |error: &dyn std::error::Error| Stop::new(Cause::InvalidInput, error);
     settings::use_threads(&spec.node);
     let (device, dtype) = settings::device(&spec.node).map_err(|error| invalid(&error))?;
-    let scratch = tempfile::Builder::new().prefix("gym-train-").tempdir().map_err(|error| invalid(&error))?;
-    let text = Arc::new(TextPipeline::from_folder(&spec.model.folder).map_err(|error| invalid(&error))?);
-    let data = prompts(&spec, store, (runtime, &text), &spec.data.train)?;
-    if data.too_long() > 0 {
-        journal.note(format!(
-            "{} of {} prompts have more than {} tokens and are left out (recipe.rollout_max_prompt_len)",
-            data.too_long(),
-            data.too_long() + data.prompts().len(),
-            spec.data.max_prompt_len
-        ));
+    if let Some(note) = replicas(spec.rollout.rollout_num_gpus, device, settings::cuda_devices())? {
+        journal.note(note);
     }
+    let base = settings::scratch_base();
+    let scratch = tempfile::Builder::new().prefix("gym-train-").tempdir_in(&base).map_err(|error| invalid(&error))?;
+    let text = Arc::new(TextPipeline::from_folder(&spec.model.folder).map_err(|error| invalid(&error))?);
+    let data = prompts(&spec, around, &text, &spec.data.train)?;
+    note_too_long("prompts", &data, &spec, journal);
     let evaluation = match &spec.eval {
         None => None,
         Some(eval) => {
-            Some(Evaluation { spec: eval.clone(), data: prompts(&spec, store, (runtime, &text), &eval.rows)? })
+            let data = prompts(&spec, around, &text, &eval.rows)?;
+            note_too_long("held-out prompts", &data, &spec, journal);
+            Some(Evaluation { spec: eval.clone(), data })
         }
     };
+    if stop.is_set() {
+        return Ok(None);
+    }
 
     // The starting weights: a KL penalty refers to them. A resumed run's own come with its state.
     let model = Model::load(&spec.model.folder, LoadOptions { device, dtype }).map_err(|error| invalid(&error))?;
@@ -97,9 +111,8 @@ pub(super) fn prepare(
         .map_err(|error| Stop::new(Cause::Store, &error))?;
     if let Some(resume) = &resume {
         let folder = scratch.path().join("resume");
-        runtime
-            .block_on(checkpoint::fetch(&**store, resume, &folder))
-            .map_err(|error| Stop::new(Cause::Store, &error))?;
+        let Some(fetched) = stop.or(runtime, checkpoint::fetch(&**store, resume, &folder)) else { return Ok(None) };
+        fetched.map_err(|error| Stop::new(Cause::Store, &error))?;
         cursor = load_cursor(&folder, resume.step)?;
         updater.load_state(&folder).map_err(|error| Stop::new(Cause::Store, &error))?;
         tracing::info!("resuming run {} after step {}", spec.run_id, cursor.step);
@@ -109,9 +122,14 @@ pub(super) fn prepare(
     let mut engine = Engine::new(model, &spec.rollout.engine).map_err(|error| invalid(&error))?;
     engine.weights_changed(WeightVersion(cursor.step));
 
-    let grader = grader(&spec, &**store, runtime, scratch.path())?;
-    let teacher = teacher(&spec, runtime, (&text, &data), journal)?;
-    let publisher = Publisher::new(Arc::clone(store), &spec, runtime.clone());
+    let Some(grader) = stop.or(runtime, grader(&spec, &**store, scratch.path())) else { return Ok(None) };
+    let grader = grader?;
+    let Some(teacher) = stop.or(runtime, teacher(&spec, &text, &data)) else { return Ok(None) };
+    let teacher = teacher?.map(|(teacher, notes)| {
+        notes.into_iter().for_each(|note| journal.note(note));
+        teacher
+    });
+    let publisher = Publisher::new(Arc::clone(store), &spec, runtime.clone(), base);
     let start_weights = fingerprint(&updater);
     let trainer = Trainer {
         spec,
@@ -124,22 +142,49 @@ pub(super) fn prepare(
         teacher,
         replay,
         evaluation,
-        stop: Arc::clone(stop),
+        stop: stop.clone(),
     };
-    Ok(Prepared { trainer, publisher, done: cursor.step, start_weights, scratch })
+    Ok(Some(Prepared { trainer, publisher, done: cursor.step, start_weights, scratch }))
+}
+
+fn note_too_long(what: &str, data: &PromptSource, spec: &RunSpec, journal: &mut Journal) {
+    if data.too_long() > 0 {
+        journal.note(format!(
+            "{} of {} {what} have more than {} tokens and are left out (recipe.rollout_max_prompt_len)",
+            data.too_long(),
+            data.too_long() + data.prompts().len(),
+            spec.data.max_prompt_len
+        ));
+    }
+}
+
+/// Whether this runtime can do with `wanted` engine replicas; a note where that means fewer.
+fn replicas(wanted: usize, device: tch::Device, devices: usize) -> Result<Option<String>, Stop> {
+    let refuse = |why: String| Stop::say(Cause::InvalidInput, format!("rollout_num_gpus = {wanted}: {why}"));
+    match (device, wanted) {
+        (_, 0) => Err(refuse("must be ≥ 1".to_owned())),
+        (_, 1) => Ok(None),
+        (tch::Device::Cpu, _) => Ok(Some(format!("rollout_num_gpus = {wanted} on a CPU: one engine replica is used"))),
+        _ if wanted > devices => {
+            Err(refuse(format!("each replica needs its own device, and this machine has {devices}")))
+        }
+        _ => Err(refuse(format!(
+            "this machine has {devices} devices, but rollouts and the update still share one; set it to 1"
+        ))),
+    }
 }
 
 fn prompts(
     spec: &RunSpec,
-    store: &Arc<dyn Store>,
-    (runtime, text): (&Handle, &TextPipeline),
+    around: &Surroundings<'_>,
+    text: &TextPipeline,
     rows: &training_gym_core::spec::RowsRef,
 ) -> Result<PromptSource, Stop> {
     let stop = |error: data::Error| {
         let cause = if matches!(error, data::Error::Store { .. }) { Cause::Store } else { Cause::InvalidInput };
         Stop::new(cause, &error)
     };
-    let rows = runtime.block_on(data::read_rows(&**store, rows)).map_err(stop)?;
+    let rows = around.runtime.block_on(data::read_rows(&**around.store, rows)).map_err(stop)?;
     let order = Order { max_prompt_len: spec.data.max_prompt_len, shuffle: spec.data.shuffle, seed: spec.seed };
     PromptSource::new(rows, order, |prompt| {
         text.prompt_ids(prompt, spec.data.apply_chat_template, &spec.data.chat_template_kwargs)
@@ -149,7 +194,7 @@ fn prompts(
 
 fn load_cursor(folder: &Path, step: u64) -> Result<Cursor, Stop> {
     let bad = |why: String| Stop::say(Cause::Store, format!("the resume state of step {step} is damaged: {why}"));
-    let text = std::fs::read(folder.join(Cursor::FILE)).map_err(|error| bad(error.to_string()))?;
+    let text = std::fs::read(folder.join(CURSOR)).map_err(|error| bad(error.to_string()))?;
     let cursor: Cursor = serde_json::from_slice(&text).map_err(|error| bad(error.to_string()))?;
     if cursor.step != step {
         return Err(bad(format!("it says step {}", cursor.step)));
@@ -158,28 +203,25 @@ fn load_cursor(folder: &Path, step: u64) -> Result<Cursor, Stop> {
 }
 
 impl Cursor {
-    /// Its file in the resume state.
-    pub(super) const FILE: &'static str = "cursor.json";
-
     /// As JSON.
     pub(super) fn to_json(self) -> Vec<u8> {
         serde_json::to_vec(&self).expect("two numbers")
     }
 }
 
-fn grader(spec: &RunSpec, store: &dyn Store, runtime: &Handle, scratch: &Path) -> Result<Option<Arc<Grader>>, Stop> {
+async fn grader(spec: &RunSpec, store: &dyn Store, scratch: &Path) -> Result<Option<Arc<Grader>>, Stop> {
     let Some(reward) = &spec.reward else { return Ok(None) };
-    let program = fetch_program(&reward.program, store, runtime, scratch)?;
+    let program = fetch_program(&reward.program, store, scratch).await?;
     let stop = |error: crate::score::Error| Stop::new(error.cause(), &error);
     let worker = Worker::new(&program).map_err(stop)?;
-    runtime.block_on(Grader::start(worker, reward.clone())).map(|grader| Some(Arc::new(grader))).map_err(stop)
+    Grader::start(worker, reward.clone()).await.map(|grader| Some(Arc::new(grader))).map_err(stop)
 }
 
 /// The person's executable by its hash, never whatever lies in a build folder now.
-fn fetch_program(program: &ProgramRef, store: &dyn Store, runtime: &Handle, scratch: &Path) -> Result<PathBuf, Stop> {
+async fn fetch_program(program: &ProgramRef, store: &dyn Store, scratch: &Path) -> Result<PathBuf, Stop> {
     use std::os::unix::fs::PermissionsExt;
     let path = scratch.join("reward-program");
-    runtime.block_on(store.get_file(&program.key, &path)).map_err(|error| Stop::new(Cause::Store, &error))?;
+    store.get_file(&program.key, &path).await.map_err(|error| Stop::new(Cause::Store, &error))?;
     let io = |error: std::io::Error| Stop::say(Cause::Store, format!("cannot use `{}`: {error}", program.key));
     let found = ContentHash::of_file(&path).map_err(io)?;
     if found != program.sha256 {
@@ -190,12 +232,12 @@ fn fetch_program(program: &ProgramRef, store: &dyn Store, runtime: &Handle, scra
     Ok(path)
 }
 
-fn teacher(
+/// The teacher, probed, and what a person should know of it.
+async fn teacher(
     spec: &RunSpec,
-    runtime: &Handle,
-    (text, data): (&TextPipeline, &PromptSource),
-    journal: &mut Journal,
-) -> Result<Option<Arc<Teacher>>, Stop> {
+    text: &TextPipeline,
+    data: &PromptSource,
+) -> Result<Option<(Arc<Teacher>, Vec<String>)>, Stop> {
     let Some(teacher) = &spec.teacher else { return Ok(None) };
     let token = teacher
         .token
@@ -213,10 +255,8 @@ fn teacher(
         context_length: None,
         weight_version: None,
     };
-    for note in runtime.block_on(teacher.probe(&student, &probe_tokens(data))).map_err(stop)? {
-        journal.note(note);
-    }
-    Ok(Some(Arc::new(teacher)))
+    let notes = teacher.probe(&student, &probe_tokens(data)).await.map_err(stop)?;
+    Ok(Some((Arc::new(teacher), notes)))
 }
 
 /// Eight ids of ordinary text: the first prompt's, repeated where it is shorter.
@@ -230,4 +270,22 @@ pub(super) fn fingerprint(updater: &Updater) -> String {
     let mut hasher = Sha256::new();
     updater.for_each_master_weight(|_, bytes| hasher.update(bytes));
     ContentHash::finish(hasher).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tch::Device;
+
+    #[test]
+    fn replicas_are_refused_with_numbers_or_noted() {
+        assert_eq!(replicas(1, Device::Cuda(0), 1).unwrap(), None);
+        assert!(replicas(8, Device::Cpu, 0).unwrap().unwrap().contains("one engine replica"));
+        for (wanted, devices, words) in [(8, 4, "has 4"), (2, 4, "set it to 1"), (0, 4, "≥ 1")] {
+            let Stop(failure) = replicas(wanted, Device::Cuda(0), devices).unwrap_err();
+            assert_eq!(failure.cause, Cause::InvalidInput);
+            assert!(failure.sentence.starts_with(&format!("rollout_num_gpus = {wanted}")), "{}", failure.sentence);
+            assert!(failure.sentence.contains(words), "{}", failure.sentence);
+        }
+    }
 }

@@ -1,17 +1,18 @@
 //! One trip round the house: prompts, rollouts, scores, advantages, update, publish.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use tokio::task::JoinHandle;
 use training_gym_core::ids::WeightVersion;
 use training_gym_core::record::{Cause, Grade, RolloutRecord, StepMetrics};
 use training_gym_core::sample::{FinishReason, Sample};
 use training_gym_core::spec::RunSpec;
 
 use super::failure::Stop;
-use super::replay::Replay;
+use super::replay::{Recorded, Replay};
+use super::scoring::{Judges, Pending, Verdicts};
+use super::signal::StopSignal;
 use crate::advantage::{self, AdvantageReport, OpdTerm};
 use crate::batch::{Rollout, RolloutBatch, Score, ScoredBatch, TrainBatch, UpdateReport};
 use crate::data::PromptSource;
@@ -46,7 +47,7 @@ pub(super) struct Trainer {
     /// Scores that a lost attempt recorded.
     pub(super) replay: Replay,
     /// Set when someone asked the run to stop.
-    pub(super) stop: Arc<AtomicBool>,
+    pub(super) stop: StopSignal,
 }
 
 /// What a step leaves behind.
@@ -58,16 +59,6 @@ pub(super) struct StepOutcome {
     pub(super) records: Vec<RolloutRecord>,
 }
 
-type Task<T> = JoinHandle<Result<T, crate::score::Error>>;
-
-/// Scores on their way, while other responses still decode.
-#[derive(Default)]
-struct Pending {
-    graded: Vec<(u64, Task<Graded>)>,
-    taught: Vec<(Vec<u64>, Task<Vec<Vec<f32>>>)>,
-    waiting: Vec<Rollout>,
-}
-
 impl Trainer {
     /// Runs step `step` (from 1). `Ok(None)` means it was asked to stop; weights are as before.
     ///
@@ -76,64 +67,65 @@ impl Trainer {
     pub(super) fn step(&mut self, step: u64) -> Result<Option<StepOutcome>, Stop> {
         let began = Instant::now();
         let recorded = self.replay.step(step);
-        let mut pending = Pending::default();
-        let Some(batch) = self.draw(step, &recorded, &mut pending)? else { return Ok(None) };
-        let drawn = Instant::now();
-        let scores = self.score(&batch, recorded, pending)?;
+        let judges = Judges {
+            grader: self.grader.clone(),
+            share: self.grader.as_ref().map(|grader| Arc::new(grader.share(step, self.samples()))),
+            teacher: self.teacher.clone(),
+        };
+        let mut pending = Pending::new(step, judges, self.runtime.clone());
+        let drawn = self.draw(step, &recorded, &mut pending)?;
+        let drawn_at = Instant::now();
+        let Some(verdicts) = self.stop.or(&self.runtime, pending.join()) else { return Ok(None) };
+        let (verdicts, Some(batch)) = (verdicts?, drawn) else { return Ok(None) };
+        let Some(scores) = self.score(&batch, &recorded, verdicts)? else { return Ok(None) };
         let scored_at = Instant::now();
         let (train, advantages) = self.advantages(batch.scored(scores));
         let report = self.updater.apply(&train).map_err(|error| Stop::new(Cause::Numerics, &error))?;
-        if !report.loss.is_finite() {
-            return Err(Stop::say(Cause::Numerics, format!("the loss of step {step} is {}", report.loss)));
+        if report.updates == 0 {
+            let skipped = report.skipped_updates;
+            let sentence = format!("no weight moved at step {step}: no loss or gradient of {skipped} was finite");
+            return Err(Stop::say(Cause::Numerics, sentence));
         }
         self.engine.weights_changed(WeightVersion(step));
         let seconds = Seconds {
-            rollout: (drawn - began).as_secs_f64(),
-            score_wait: (scored_at - drawn).as_secs_f64(),
+            rollout: (drawn_at - began).as_secs_f64(),
+            score_wait: (scored_at - drawn_at).as_secs_f64(),
             update: scored_at.elapsed().as_secs_f64(),
             step: began.elapsed().as_secs_f64(),
         };
         let metrics = measure(&train, &report, &advantages, &seconds);
+        check_finite(&metrics)?;
         Ok(Some(StepOutcome { metrics, records: records(&train) }))
     }
 
+    /// Samples of a step.
+    fn samples(&self) -> usize {
+        self.spec.rollout.rollout_batch_size * self.spec.rollout.n_samples_per_prompt
+    }
+
+    /// `None`: it was asked to stop, or what was asked about the first responses failed.
     fn draw(&mut self, step: u64, recorded: &Recorded, pending: &mut Pending) -> Result<Option<RolloutBatch>, Stop> {
         let prompts = self.data.batch(step, self.spec.rollout.rollout_batch_size);
         let draw = Draw { spec: &self.spec.rollout, text: &self.text, seed: self.spec.seed };
-        let (grader, teacher, runtime) = (&self.grader, &self.teacher, &self.runtime);
+        let (stop, failed) = (&self.stop, pending.failed());
+        let keep_going = || !stop.is_set() && !failed.load(Ordering::Relaxed);
         let finished = |rollout: &Rollout| {
-            if recorded.has(rollout) {
-                return;
-            }
-            if let Some(grader) = grader {
-                let (grader, sample) = (Arc::clone(grader), rollout.to_sample(step));
-                pending.graded.push((rollout.index, runtime.spawn(async move { grader.grade(&sample).await })));
-            }
-            if let Some(teacher) = teacher {
-                pending.waiting.push(rollout.clone());
-                if pending.waiting.len() == teacher.batch_size() {
-                    pending.ask(teacher, runtime);
-                }
+            if !recorded.has(rollout) {
+                pending.ask(rollout);
             }
         };
-        let stop = Arc::clone(&self.stop);
-        let keep_going = move || !stop.load(Ordering::Relaxed);
         let batch = match collect::collect(&mut self.engine, &prompts, &draw, finished, keep_going) {
             Ok(batch) => batch,
             Err(collect::Error::Stopped) => return Ok(None),
-            Err(error) => return Err(Stop::new(Cause::InvalidInput, &error)),
+            Err(error) => return Err(Stop::undrawn(&error)),
         };
-        if let Some(teacher) = &self.teacher
-            && !pending.waiting.is_empty()
-        {
-            pending.ask(teacher, &self.runtime);
-        }
+        pending.ask_teacher();
         Ok(Some(batch))
     }
 
-    fn score(&self, batch: &RolloutBatch, recorded: Recorded, pending: Pending) -> Result<Vec<Score>, Stop> {
-        let (graded, mut taught) = self.runtime.block_on(pending.join())?;
-        let mut graded: std::collections::HashMap<u64, Graded> = graded.into_iter().collect();
+    /// `None`: it was asked to stop.
+    fn score(&self, batch: &RolloutBatch, recorded: &Recorded, verdicts: Verdicts) -> Result<Option<Vec<Score>>, Stop> {
+        let Verdicts { mut graded, mut taught } = verdicts;
         let step = batch.step();
         let samples: Vec<Sample> = batch.rollouts().iter().map(|rollout| rollout.to_sample(step)).collect();
         let all: Vec<Graded> = batch
@@ -152,11 +144,16 @@ impl Trainer {
             None => vec![None; all.len()],
             Some(grader) => {
                 let stop = |error: crate::score::Error| Stop::new(error.cause(), &error);
-                grader.check_share(step, &samples, &all).map_err(stop)?;
-                self.runtime.block_on(grader.rewards(step, samples, &all)).map_err(stop)?
+                // Once more over all of them: recorded grades count too.
+                let share = grader.share(step, all.len());
+                samples.iter().zip(&all).try_for_each(|(sample, graded)| share.count(sample, graded)).map_err(stop)?;
+                match self.stop.or(&self.runtime, grader.rewards(step, samples, &all)) {
+                    Some(rewards) => rewards.map_err(stop)?,
+                    None => return Ok(None),
+                }
             }
         };
-        Ok(batch
+        let scores = batch
             .rollouts()
             .iter()
             .zip(all)
@@ -168,7 +165,8 @@ impl Trainer {
                 metadata: graded.metadata,
                 teacher_logprobs: taught.remove(&rollout.index).or_else(|| recorded.teacher_logprobs(rollout)),
             })
-            .collect())
+            .collect();
+        Ok(Some(scores))
     }
 
     fn advantages(&self, batch: ScoredBatch) -> (TrainBatch, AdvantageReport) {
@@ -180,34 +178,6 @@ impl Trainer {
         advantage::estimate(batch, &self.spec.advantage, opd.as_ref(), self.spec.rollout.n_samples_per_prompt)
     }
 }
-
-type Joined = (Vec<(u64, Graded)>, std::collections::HashMap<u64, Vec<f32>>);
-
-impl Pending {
-    /// Sends the waiting responses to the teacher as one request.
-    fn ask(&mut self, teacher: &Arc<Teacher>, runtime: &tokio::runtime::Handle) {
-        let batch = std::mem::take(&mut self.waiting);
-        let indices = batch.iter().map(|rollout| rollout.index).collect();
-        let teacher = Arc::clone(teacher);
-        self.taught.push((indices, runtime.spawn(async move { teacher.score(&batch).await })));
-    }
-
-    async fn join(self) -> Result<Joined, Stop> {
-        let stop = |error: crate::score::Error| Stop::new(error.cause(), &error);
-        let lost = |error: tokio::task::JoinError| Stop::new(Cause::Internal, &error);
-        let mut graded = Vec::with_capacity(self.graded.len());
-        for (index, task) in self.graded {
-            graded.push((index, task.await.map_err(lost)?.map_err(stop)?));
-        }
-        let mut taught = std::collections::HashMap::new();
-        for (indices, task) in self.taught {
-            taught.extend(indices.into_iter().zip(task.await.map_err(lost)?.map_err(stop)?));
-        }
-        Ok((graded, taught))
-    }
-}
-
-use super::replay::Recorded;
 
 struct Seconds {
     rollout: f64,
@@ -223,7 +193,6 @@ fn measure(batch: &TrainBatch, report: &UpdateReport, advantages: &AdvantageRepo
     let truncated = rollouts.iter().filter(|rollout| rollout.finish_reason == FinishReason::Length).count();
     let rewards: Vec<f64> = batch.scores().iter().filter_map(|score| score.reward).collect();
     let ungraded = batch.scores().iter().filter(|score| matches!(score.grade, Grade::Ungraded { .. })).count();
-    let finite = |value: f64| if value.is_finite() { value } else { 0.0 };
     StepMetrics {
         step: batch.step(),
         reward: (!rewards.is_empty()).then(|| rewards.iter().sum::<f64>() / rewards.len() as f64),
@@ -235,7 +204,7 @@ fn measure(batch: &TrainBatch, report: &UpdateReport, advantages: &AdvantageRepo
         loss: report.loss,
         clip_fraction: report.clip_fraction,
         logprob_gap: report.logprob_gap,
-        grad_norm: finite(report.grad_norm),
+        grad_norm: report.grad_norm,
         lr: report.lr,
         skipped_updates: report.skipped_updates,
         tokens: tokens as u64,
@@ -245,6 +214,29 @@ fn measure(batch: &TrainBatch, report: &UpdateReport, advantages: &AdvantageRepo
         step_seconds: seconds.step,
         weight_version: WeightVersion(batch.step()),
         eval_reward: None,
+        clamped_tokens: advantages.clamped,
+        zero_std_groups: advantages.zero_std_groups,
+    }
+}
+
+/// JSON has no NaN: a number that is none would read as missing.
+fn check_finite(metrics: &StepMetrics) -> Result<(), Stop> {
+    let numbers = [
+        ("loss", Some(metrics.loss)),
+        ("grad_norm", Some(metrics.grad_norm)),
+        ("entropy", Some(metrics.entropy)),
+        ("logprob_gap", Some(metrics.logprob_gap)),
+        ("clip_fraction", Some(metrics.clip_fraction)),
+        ("lr", Some(metrics.lr)),
+        ("reverse_kl", metrics.reverse_kl),
+        ("reward", metrics.reward),
+    ];
+    match numbers.into_iter().find(|(_, value)| value.is_some_and(|value| !value.is_finite())) {
+        None => Ok(()),
+        Some((name, value)) => {
+            let sentence = format!("{name} of step {} is {}", metrics.step, value.unwrap_or_default());
+            Err(Stop::say(Cause::Numerics, sentence))
+        }
     }
 }
 

@@ -88,6 +88,8 @@ pub struct Publisher {
     runtime: Handle,
     /// The folder every checkpoint takes its other files from.
     source: PathBuf,
+    /// Where a checkpoint waits for its upload.
+    scratch: PathBuf,
     upload: Option<(u64, JoinHandle<Result<(), Error>>)>,
 }
 
@@ -102,15 +104,15 @@ struct Target {
 
 impl Publisher {
     /// A publisher of the run `spec`. Uploads run on `runtime`; calls come from a thread that is
-    /// not one of its workers.
-    pub fn new(store: Arc<dyn Store>, spec: &RunSpec, runtime: Handle) -> Self {
+    /// not one of its workers. What waits for its upload lies below `scratch`.
+    pub fn new(store: Arc<dyn Store>, spec: &RunSpec, runtime: Handle, scratch: PathBuf) -> Self {
         let target = Target {
             store,
             run_id: spec.run_id.clone(),
             model: spec.model.name.clone(),
             keep_resume_states: spec.save.keep_resume_states,
         };
-        Self { target, runtime, source: spec.model.folder.clone(), upload: None }
+        Self { target, runtime, source: spec.model.folder.clone(), scratch, upload: None }
     }
 
     /// Publishes the weights after step `step` as a Hugging Face folder, and the resume state: the
@@ -121,8 +123,8 @@ impl Publisher {
     /// Those of the upload before, or of writing this step.
     pub fn checkpoint(&mut self, step: u64, updater: &Updater, cursor: &[u8]) -> Result<(), Error> {
         self.finish()?;
-        let scratch = tempfile::Builder::new().prefix("gym-checkpoint-").tempdir();
-        let scratch = scratch.map_err(local("write", &std::env::temp_dir()))?;
+        let scratch = tempfile::Builder::new().prefix("gym-checkpoint-").tempdir_in(&self.scratch);
+        let scratch = scratch.map_err(local("write", &self.scratch))?;
         let (model, state) = (scratch.path().join("model"), scratch.path().join("state"));
         for folder in [&model, &state] {
             std::fs::create_dir(folder).map_err(local("write", folder))?;

@@ -135,7 +135,7 @@ fn steps_are_published_while_the_next_one_runs() {
     let spec = spec(from.path());
     let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
     let updater = Updater::new(model.share(), spec.update.clone(), 1.0).unwrap();
-    let mut publisher = Publisher::new(store.clone(), &spec, runtime.handle().clone());
+    let mut publisher = Publisher::new(store.clone(), &spec, runtime.handle().clone(), std::env::temp_dir());
     let mut at_step = Vec::new();
     for step in 1..=3 {
         publisher.checkpoint(step, &updater, format!("cursor {step}").as_bytes()).unwrap();
@@ -176,7 +176,7 @@ fn a_failed_upload_is_told_at_the_next_call() {
     let spec = spec(from.path());
     let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
     let updater = Updater::new(model.share(), spec.update.clone(), 1.0).unwrap();
-    let mut publisher = Publisher::new(store.clone(), &spec, runtime.handle().clone());
+    let mut publisher = Publisher::new(store.clone(), &spec, runtime.handle().clone(), std::env::temp_dir());
     publisher.checkpoint(1, &updater, b"{}").unwrap();
     publisher.finish().unwrap();
     // The same again is adopted; other weights under the same step are refused.

@@ -132,23 +132,36 @@ impl Engine {
         &self.model
     }
 
+    /// Whether a request is one this engine could take.
+    ///
+    /// # Errors
+    /// Every [`Refusal`] but [`Refusal::QueueFull`].
+    pub fn check(&self, request: &Request) -> Result<(), Refusal> {
+        check_sampling(&request.sampling)?;
+        self.check_ids(&request.prompt_ids)?;
+        let (prompt, context_length) = (request.prompt_ids.len(), self.context_length);
+        if prompt + 1 > context_length {
+            return Err(Refusal::TooLong { prompt, max_new_tokens: request.max_new_tokens, context_length });
+        }
+        Ok(())
+    }
+
+    /// How many more requests it takes now.
+    pub fn room(&self) -> usize {
+        let free = self.limits.max_running_requests - self.running.len();
+        (free + self.limits.max_queued_requests).saturating_sub(self.waiting.len())
+    }
+
     /// Takes a request; its first token comes from a later [`Engine::step`].
     ///
     /// # Errors
     /// A [`Refusal`], and the request is forgotten.
     pub fn submit(&mut self, id: RequestId, request: Request) -> Result<(), Refusal> {
-        check_sampling(&request.sampling)?;
-        let prompt_len = request.prompt_ids.len();
-        self.check_ids(&request.prompt_ids)?;
-        let context_length = self.context_length;
-        if prompt_len + 1 > context_length {
-            let max_new_tokens = request.max_new_tokens;
-            return Err(Refusal::TooLong { prompt: prompt_len, max_new_tokens, context_length });
-        }
-        let free = self.limits.max_running_requests - self.running.len();
-        if self.waiting.len() >= free + self.limits.max_queued_requests {
+        self.check(&request)?;
+        if self.room() == 0 {
             return Err(Refusal::QueueFull { limit: self.limits.max_queued_requests });
         }
+        let (prompt_len, context_length) = (request.prompt_ids.len(), self.context_length);
         if request.max_new_tokens == 0 {
             self.pending.push(Event::Finished { id, reason: FinishReason::Length });
             return Ok(());

@@ -10,6 +10,7 @@
 //! | `engine` | slots, packed prefill, continuous batching |
 //! | `sampling` | temperature and cuts; inverting the cumulative distribution |
 //! | `noise` | one uniform number by seed and position |
+//! | `watch` | stop texts |
 //! | `scoring` | log-probabilities of given sequences |
 //! | `handle` | the engine's thread |
 
@@ -22,7 +23,9 @@ mod sampling;
 mod scoring;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 pub use engine::{Engine, Error};
 pub use handle::EngineHandle;
 pub use request::{EngineStats, Event, Refusal, Request, RequestId, ScoreRequest, TokenScore, TokenWatcher};
+pub use watch::Watch;

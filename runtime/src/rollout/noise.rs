@@ -1,20 +1,15 @@
 //! The noise of a response: one uniform number a token, with no state to share or to lose.
 
+use crate::splitmix::{GAMMA, mixed};
+
 /// Numbers come in steps of 2⁻²³, so that a float32 product with one never rounds up to the whole.
 const BITS: u32 = 23;
 
 /// The uniform number in [0, 1) of one position of a response: a pure function of both.
 pub(super) fn uniform(seed: u64, position: u64) -> f32 {
-    let stream = mixed(seed.wrapping_add(0x9e37_79b9_7f4a_7c15));
-    let bits = mixed(stream.wrapping_add(position.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+    let stream = mixed(seed.wrapping_add(GAMMA));
+    let bits = mixed(stream.wrapping_add(position.wrapping_add(1).wrapping_mul(GAMMA)));
     (bits >> (64 - BITS)) as f32 / (1_u32 << BITS) as f32
-}
-
-/// The finaliser of SplitMix64 (Steele, Lea and Flood, 2014).
-pub(super) fn mixed(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

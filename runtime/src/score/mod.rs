@@ -2,6 +2,7 @@
 //! log-probabilities. No gradients here, and nothing of the model.
 
 pub mod reward;
+pub mod share;
 pub mod teacher;
 pub mod worker;
 
@@ -77,16 +78,4 @@ impl Error {
 
 fn last_words(log: &str) -> String {
     if log.is_empty() { String::new() } else { format!("; its last output:\n{log}") }
-}
-
-/// An error and its sources, joined by colons.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    text
 }

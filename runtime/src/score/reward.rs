@@ -9,12 +9,14 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use tokio::sync::{RwLock, Semaphore};
+use training_gym_core::chain;
 use training_gym_core::record::Grade;
 use training_gym_core::sample::{FinishReason, Sample};
 use training_gym_core::spec::RewardSpec;
 use training_gym_core::worker::{PostProcessReply, RewardReply};
 
 use super::Error;
+use super::share::Share;
 use super::worker::{Connection, Worker, functions};
 
 /// What grading found about one sample.
@@ -41,8 +43,15 @@ pub struct Grader {
 enum Answer {
     Reply(RewardReply),
     Unknown,
-    TimedOut(u64),
-    Died(u64, String),
+    TimedOut,
+    Died(String),
+}
+
+/// Why the group-level function gave no reply.
+enum Unanswered {
+    TimedOut,
+    Died(String),
+    Refused(String),
 }
 
 impl Grader {
@@ -75,15 +84,14 @@ impl Grader {
             return Ok(ungraded(sample, "the response was truncated".to_owned()));
         }
         let _slot = self.slots.acquire().await;
-        let answer = {
+        let shared = {
             let _shared = self.alone.read().await;
-            self.ask(sample).await?
+            self.ask_and_clear(sample).await?
         };
-        let answer = match answer {
-            Answer::Died(generation, _) => {
-                self.worker.kill(generation).await;
+        let answer = match shared {
+            Answer::Died(_) => {
                 let _alone = self.alone.write().await;
-                self.ask(sample).await?
+                self.ask_and_clear(sample).await?
             }
             answer => answer,
         };
@@ -101,20 +109,24 @@ impl Grader {
                 ungraded(sample, format!("it {how}: {message}"))
             }
             Answer::Unknown => ungraded(sample, "the worker no longer has the function".to_owned()),
-            Answer::TimedOut(generation) => {
-                // Whatever hangs may hold a thread of the worker for good: begin with a fresh one.
-                self.worker.kill(generation).await;
-                ungraded(sample, format!("it took longer than {} s", self.spec.timeout_secs))
-            }
-            Answer::Died(generation, error) => {
-                self.worker.kill(generation).await;
-                ungraded(sample, format!("its worker died while it ran alone ({error})"))
-            }
+            Answer::TimedOut => ungraded(sample, format!("it took longer than {} s", self.spec.timeout_secs)),
+            Answer::Died(error) => ungraded(sample, format!("its worker died while it ran alone ({error})")),
         })
     }
 
-    async fn ask(&self, sample: &Sample) -> Result<Answer, Error> {
+    /// Asks, and ends a worker that did not answer: whatever hangs may hold one of its threads for
+    /// good, and one whose connection broke may still be on its way out. The caller holds its side
+    /// of `alone` meanwhile, so nobody who is asked alone is ever hit by another's kill.
+    async fn ask_and_clear(&self, sample: &Sample) -> Result<Answer, Error> {
         let Connection { generation, client } = self.worker.connect().await?;
+        let answer = self.ask(&client, sample).await;
+        if matches!(answer, Answer::TimedOut | Answer::Died(_)) {
+            self.worker.kill(generation).await;
+        }
+        Ok(answer)
+    }
+
+    async fn ask(&self, client: &reqwest::Client, sample: &Sample) -> Answer {
         let call = async {
             let url = format!("http://worker/reward/{}", self.spec.function);
             let response = client.post(url).json(sample).send().await?;
@@ -123,42 +135,17 @@ impl Grader {
             }
             response.error_for_status()?.json::<RewardReply>().await.map(Some)
         };
-        let timeout = Duration::from_secs_f64(self.spec.timeout_secs);
-        Ok(match tokio::time::timeout(timeout, call).await {
+        match tokio::time::timeout(self.timeout(), call).await {
             Ok(Ok(Some(reply))) => Answer::Reply(reply),
             Ok(Ok(None)) => Answer::Unknown,
-            Ok(Err(error)) => Answer::Died(generation, error.without_url().to_string()),
-            Err(_) => Answer::TimedOut(generation),
-        })
+            Ok(Err(error)) => Answer::Died(chain(&error.without_url())),
+            Err(_) => Answer::TimedOut,
+        }
     }
 
-    /// Stops the run when a step has too many samples the function itself left ungraded.
-    /// Truncated responses are not its fault and are not counted.
-    ///
-    /// # Errors
-    /// [`Error::TooManyUngraded`].
-    pub fn check_share(&self, step: u64, samples: &[Sample], graded: &[Graded]) -> Result<(), Error> {
-        let allowed = (self.spec.max_ungraded_fraction * graded.len() as f64).floor() as usize;
-        let reasons: Vec<&String> = graded
-            .iter()
-            .zip(samples)
-            .filter(|(_, sample)| self.spec.grade_truncated || sample.finish_reason != FinishReason::Length)
-            .filter_map(|(graded, _)| match &graded.grade {
-                Grade::Ungraded { reason } => Some(reason),
-                _ => None,
-            })
-            .collect();
-        match reasons.last() {
-            Some(reason) if reasons.len() > allowed => Err(Error::TooManyUngraded {
-                function: self.spec.function.clone(),
-                step,
-                ungraded: reasons.len(),
-                samples: graded.len(),
-                allowed,
-                reason: (*reason).clone(),
-            }),
-            _ => Ok(()),
-        }
+    /// Counts what the function leaves ungraded of the `samples` samples of step `step`.
+    pub fn share(&self, step: u64, samples: usize) -> Share {
+        Share::new(&self.spec, step, samples)
     }
 
     /// The rewards advantages are made of: each sample's own, or what the group-level function
@@ -186,15 +173,18 @@ impl Grader {
             sample.metadata.clone_from(&graded.metadata);
         }
         let failed = |reason: String| Error::PostProcess { function: function.clone(), step, reason };
-        let client = self.worker.connect().await?.client;
-        let call = async {
-            let url = format!("http://worker/post-process/{function}");
-            client.post(url).json(&samples).send().await?.error_for_status()?.json::<PostProcessReply>().await
+        let reply = match self.post_process(function, &samples).await? {
+            // A worker that was killed from outside is no fault of the function: once more.
+            Err(Unanswered::Died(_)) => self.post_process(function, &samples).await?,
+            answered => answered,
         };
-        let reply = tokio::time::timeout(Duration::from_secs_f64(self.spec.timeout_secs), call)
-            .await
-            .map_err(|_| failed(format!("it took longer than {} s", self.spec.timeout_secs)))?
-            .map_err(|error| failed(error.without_url().to_string()))?;
+        let reply = reply.map_err(|unanswered| {
+            failed(match unanswered {
+                Unanswered::TimedOut => format!("it took longer than {} s", self.spec.timeout_secs),
+                Unanswered::Died(error) => format!("its worker died twice while it ran ({error})"),
+                Unanswered::Refused(error) => error,
+            })
+        })?;
         let rewards = match reply {
             PostProcessReply::Rewards { rewards } => rewards,
             PostProcessReply::Failed { message, panicked } => {
@@ -214,6 +204,35 @@ impl Grader {
                 (_, Some(_)) => Err(failed(format!("its reward of sample {index} is NaN or an infinity"))),
             })
             .collect()
+    }
+
+    /// Asks the group-level function once; a worker that does not answer is ended.
+    async fn post_process(
+        &self,
+        function: &str,
+        samples: &[Sample],
+    ) -> Result<Result<PostProcessReply, Unanswered>, Error> {
+        let _alone = self.alone.write().await;
+        let Connection { generation, client } = self.worker.connect().await?;
+        let call = async {
+            let url = format!("http://worker/post-process/{function}");
+            let response = client.post(url).json(samples).send().await?.error_for_status()?;
+            response.json::<PostProcessReply>().await
+        };
+        let unanswered = match tokio::time::timeout(self.timeout(), call).await {
+            Ok(Ok(reply)) => return Ok(Ok(reply)),
+            Ok(Err(error)) if error.is_status() => Unanswered::Refused(chain(&error.without_url())),
+            Ok(Err(error)) => Unanswered::Died(chain(&error.without_url())),
+            Err(_) => Unanswered::TimedOut,
+        };
+        if !matches!(unanswered, Unanswered::Refused(_)) {
+            self.worker.kill(generation).await;
+        }
+        Ok(Err(unanswered))
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_secs_f64(self.spec.timeout_secs)
     }
 
     /// How often the worker was replaced.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
 use reqwest::{StatusCode, Url};
 use tokio::sync::Semaphore;
+use training_gym_core::chain;
 use training_gym_core::spec::{TeacherDialect, TeacherSpec};
 use training_gym_core::wire::ModelInfo;
 use training_gym_core::wire::teacher::{self, PROBE_TOKENS, Sequence, check_probe, compare_models, probe_sequence};
@@ -28,8 +29,8 @@ pub struct Teacher {
 enum Failed {
     /// Worth another try, after the pause the server asked for, if it did.
     Transient(String, Option<Duration>),
-    /// Not worth one.
-    Final(String),
+    /// Not worth one; with the status it came with, if it did.
+    Final(String, Option<StatusCode>),
 }
 
 impl Teacher {
@@ -38,10 +39,12 @@ impl Teacher {
     /// # Errors
     /// [`Error::Teacher`] when no client can be made.
     pub fn new(spec: TeacherSpec, token: Option<String>) -> Result<Self, Error> {
-        let client = reqwest::Client::builder()
-            .timeout(Duration::from_secs_f64(spec.timeout_secs))
-            .build()
-            .map_err(|error| Error::Teacher { url: spec.url.clone(), what: super::chain(&error) })?;
+        let mut builder = reqwest::Client::builder().timeout(Duration::from_secs_f64(spec.timeout_secs));
+        if is_loopback(&spec.url) {
+            // A proxy of the environment cannot reach this machine's own servers.
+            builder = builder.no_proxy();
+        }
+        let client = builder.build().map_err(|error| Error::Teacher { url: spec.url.clone(), what: chain(&error) })?;
         let slots = Semaphore::new(spec.max_concurrency.max(1));
         Ok(Self { spec, token, client, slots })
     }
@@ -70,12 +73,12 @@ impl Teacher {
             .map_err(|error| self.error(error.to_string()))?;
         let body = self.ask(&sequences).await?;
         let scored = teacher::response_logprobs(self.spec.dialect, &sequences, &body)
-            .map_err(|error| self.error(super::chain(&error)))?;
+            .map_err(|error| self.error(chain(&error)))?;
         scored
             .into_iter()
             .zip(rollouts)
             .map(|(scored, rollout)| {
-                scored.map_err(|error| self.error(format!("sample {}: {}", rollout.index, super::chain(&error))))
+                scored.map_err(|error| self.error(format!("sample {}: {}", rollout.index, chain(&error))))
             })
             .collect()
     }
@@ -89,9 +92,9 @@ impl Teacher {
         let sequence = [probe_sequence(probe)];
         let body = self.ask(&sequence).await?;
         let mut scored = teacher::response_logprobs(self.spec.dialect, &sequence, &body)
-            .map_err(|error| self.error(super::chain(&error)))?;
-        check_probe(scored.remove(0)).map_err(|error| self.error(super::chain(&error)))?;
-        let info = self.model_info().await.unwrap_or_else(|| ModelInfo {
+            .map_err(|error| self.error(chain(&error)))?;
+        check_probe(scored.remove(0)).map_err(|error| self.error(chain(&error)))?;
+        let info = self.model_info().await?.unwrap_or_else(|| ModelInfo {
             model_path: self.spec.url.clone(),
             is_generation: true,
             eos_token_ids: None,
@@ -102,46 +105,60 @@ impl Teacher {
         compare_models(student, &info).map_err(|error| self.error(error.to_string()))
     }
 
-    /// What the server says of its model; a server that does not say is not at fault.
-    async fn model_info(&self) -> Option<ModelInfo> {
+    /// What the server says of its model; one that has no such route does not say, which is no
+    /// fault. Any other failure is one.
+    async fn model_info(&self) -> Result<Option<ModelInfo>, Error> {
         if self.spec.dialect != TeacherDialect::Sglang {
-            return None;
+            return Ok(None);
         }
-        let url = Url::parse(&self.spec.url).ok()?.join("get_model_info").ok()?;
-        let mut request = self.client.get(url);
-        if let Some(token) = &self.token {
-            request = request.bearer_auth(token);
+        let url = Url::parse(&self.spec.url)
+            .and_then(|url| url.join("get_model_info"))
+            .map_err(|error| self.error(format!("its URL is none: {error}")))?;
+        match self.with_retries(|| self.client.get(url.clone())).await {
+            Ok(body) => serde_json::from_slice(&body)
+                .map(Some)
+                .map_err(|error| self.error(format!("/get_model_info answered something else: {error}"))),
+            Err(Failed::Final(_, Some(StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED))) => Ok(None),
+            Err(Failed::Transient(what, _) | Failed::Final(what, _)) => {
+                Err(self.error(format!("/get_model_info: {what}")))
+            }
         }
-        request.send().await.ok()?.error_for_status().ok()?.json().await.ok()
     }
 
     async fn ask(&self, sequences: &[Sequence<'_>]) -> Result<Vec<u8>, Error> {
         let body = serde_json::to_vec(&teacher::request(self.spec.dialect, sequences, None))
             .map_err(|error| self.error(error.to_string()))?;
         let _slot = self.slots.acquire().await;
+        let request = || self.client.post(&self.spec.url).header(CONTENT_TYPE, "application/json").body(body.clone());
+        self.with_retries(request).await.map_err(|failed| match failed {
+            Failed::Transient(what, _) => self.error(format!("{what} ({TRIES} tries)")),
+            Failed::Final(what, _) => self.error(what),
+        })
+    }
+
+    /// The body of the first successful answer; else the last failure.
+    async fn with_retries(&self, request: impl Fn() -> reqwest::RequestBuilder) -> Result<Vec<u8>, Failed> {
         let mut pause = Duration::from_secs(1);
-        for attempt in 1.. {
-            match self.post(body.clone()).await {
-                Ok(body) => return Ok(body),
+        let mut attempt = 1;
+        loop {
+            match self.send(request()).await {
                 Err(Failed::Transient(what, asked)) if attempt < TRIES => {
                     let wait = asked.unwrap_or(pause).min(Duration::from_secs(60));
                     tracing::warn!("teacher: {what}; asking again in {:.0} s", wait.as_secs_f64());
                     tokio::time::sleep(wait).await;
                     pause *= 2;
+                    attempt += 1;
                 }
-                Err(Failed::Transient(what, _)) => return Err(self.error(format!("{what} ({TRIES} tries)"))),
-                Err(Failed::Final(what)) => return Err(self.error(what)),
+                outcome => return outcome,
             }
         }
-        unreachable!("the last try returns")
     }
 
-    async fn post(&self, body: Vec<u8>) -> Result<Vec<u8>, Failed> {
-        let mut request = self.client.post(&self.spec.url).header(CONTENT_TYPE, "application/json").body(body);
+    async fn send(&self, mut request: reqwest::RequestBuilder) -> Result<Vec<u8>, Failed> {
         if let Some(token) = &self.token {
             request = request.bearer_auth(token);
         }
-        let late = |error: reqwest::Error| Failed::Transient(super::chain(&error.without_url()), None);
+        let late = |error: reqwest::Error| Failed::Transient(chain(&error.without_url()), None);
         let response = request.send().await.map_err(late)?;
         let status = response.status();
         if status.is_success() {
@@ -157,7 +174,7 @@ impl Teacher {
         if status.is_server_error() || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT) {
             return Err(Failed::Transient(what, asked));
         }
-        Err(Failed::Final(match status {
+        let what = match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                 format!("{what}; the token is missing or wrong: check the teacher's credential in recipe.opd")
             }
@@ -165,12 +182,20 @@ impl Teacher {
                 format!("{what}; the URL must end in /generate (SGLang) or /v1/completions (vLLM)")
             }
             _ => what,
-        }))
+        };
+        Err(Failed::Final(what, Some(status)))
     }
 
     fn error(&self, what: String) -> Error {
         Error::Teacher { url: self.spec.url.clone(), what }
     }
+}
+
+/// Whether `url` names this machine itself.
+fn is_loopback(url: &str) -> bool {
+    let Ok(url) = Url::parse(url) else { return false };
+    let host = url.host_str().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex as SyncMutex};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::Mutex;
 use training_gym_core::worker::{Functions, REWARD_WORKER, ROLE_VARIABLE, SOCKET_VARIABLE};
 
@@ -36,6 +36,8 @@ struct State {
 #[derive(Debug)]
 struct Running {
     child: Child,
+    /// The worker ends when this closes: it must not outlive us.
+    _stdin: Option<ChildStdin>,
     client: reqwest::Client,
 }
 
@@ -113,6 +115,8 @@ impl Worker {
             .map_err(|error| {
                 failed(format!("cannot be started from {}: {error}", self.program.display()), String::new())
             })?;
+        // Taken out: waiting for a child would close it.
+        let stdin = child.stdin.take();
         let tail = Arc::new(SyncMutex::new(Vec::new()));
         if let Some(out) = child.stdout.take() {
             forward(out, Arc::clone(&tail));
@@ -122,6 +126,7 @@ impl Worker {
         }
         let client = reqwest::Client::builder()
             .unix_socket(socket.as_path())
+            .no_proxy()
             .build()
             .map_err(|error| failed(format!("cannot be asked: {error}"), String::new()))?;
         let words = || {
@@ -131,7 +136,7 @@ impl Worker {
         let mut pause = Duration::from_millis(5);
         loop {
             if functions(&client).await.is_ok() {
-                return Ok(Running { child, client });
+                return Ok(Running { child, _stdin: stdin, client });
             }
             // A socket that is not there yet cannot be awaited: ask again, ever more slowly, or
             // learn at once that the process ended.

@@ -10,20 +10,9 @@ use training_gym_core::sample::FinishReason;
 use super::error::ApiError;
 use super::sampling::Sampling;
 use super::service::Service;
-use crate::rollout::{Event, Request, TokenScore, TokenWatcher};
+use crate::rollout::{Event, Request, TokenScore, TokenWatcher, Watch};
+use crate::splitmix::GAMMA;
 use crate::text::StopWatcher;
-
-/// Spreads the seeds of a request's `n` responses: the golden ratio's 64 bits.
-const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-
-/// Lets the engine watch for stop texts.
-struct Watch(StopWatcher);
-
-impl TokenWatcher for Watch {
-    fn push(&mut self, token: i64) -> bool {
-        self.0.push(token)
-    }
-}
 
 /// Why a response ended, and at what.
 #[derive(Clone, Debug, PartialEq)]
@@ -105,7 +94,8 @@ impl Generation {
             prompt_ids,
             sampling: sampling.spec.clone(),
             max_new_tokens: sampling.max_new_tokens.unwrap_or(service.engine().context_length()),
-            seed: seed.wrapping_add(SPREAD.wrapping_mul(index as u64)),
+            // Spreads the seeds of a request's `n` responses.
+            seed: seed.wrapping_add(GAMMA.wrapping_mul(index as u64)),
             stop_ids: stop_ids.iter().copied().collect(),
             top_logprobs,
             watcher: watch,

@@ -13,6 +13,7 @@
 //!
 //! No libtorch, no Kubernetes, no HTTP client: both sides can afford this crate.
 
+mod chain;
 pub mod checkpoint;
 pub mod ids;
 pub mod record;
@@ -21,3 +22,5 @@ pub mod spec;
 pub mod store;
 pub mod wire;
 pub mod worker;
+
+pub use chain::chain;

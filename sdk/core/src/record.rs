@@ -149,6 +149,12 @@ pub struct StepMetrics {
     /// Evaluation after this step, where one was due: mean reward over held-out rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eval_reward: Option<f64>,
+    /// Tokens whose log-ratio to the teacher was clamped.
+    #[serde(default)]
+    pub clamped_tokens: u64,
+    /// Groups whose graded rewards are all equal: they carry no reward signal.
+    #[serde(default)]
+    pub zero_std_groups: u64,
 }
 
 /// Whether and how a sample was graded.

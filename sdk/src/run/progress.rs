@@ -156,6 +156,8 @@ mod tests {
             step_seconds,
             weight_version: WeightVersion(step),
             eval_reward: None,
+            clamped_tokens: 0,
+            zero_std_groups: 0,
         }
     }
 

@@ -23,6 +23,8 @@ enum Manner {
     ShiftsIds,
     Null,
     OtherVocabulary,
+    HidesInfo,
+    NoInfo,
 }
 
 struct Server {
@@ -65,9 +67,15 @@ async fn generate(State(server): State<Arc<Server>>, headers: HeaderMap, Json(bo
     Json(replies).into_response()
 }
 
-async fn info(State(server): State<Arc<Server>>) -> Json<Value> {
-    let vocabulary = if server.manner == Manner::OtherVocabulary { "other" } else { "same" };
+async fn info(State(server): State<Arc<Server>>) -> Response {
+    let vocabulary = match server.manner {
+        Manner::HidesInfo => return (StatusCode::FORBIDDEN, "not for you").into_response(),
+        Manner::NoInfo => return StatusCode::NOT_FOUND.into_response(),
+        Manner::OtherVocabulary => "other",
+        _ => "same",
+    };
     Json(json!({"model_path": "t", "is_generation": true, "eos_token_ids": [2], "vocab_sha256": vocabulary}))
+        .into_response()
 }
 
 async fn teacher(manner: Manner) -> (Teacher, Arc<Server>) {
@@ -157,4 +165,24 @@ async fn the_probe_passes_a_good_teacher_and_names_another_vocabulary() {
     let (other, _) = teacher(Manner::OtherVocabulary).await;
     let error = other.probe(&student(), &probe).await.unwrap_err().to_string();
     assert!(error.contains("vocabular"), "{error}");
+}
+
+#[tokio::test]
+async fn only_a_missing_route_means_that_the_server_does_not_say() {
+    let probe = [5, 6, 7, 8, 5, 6, 7, 8];
+    let (silent, _) = teacher(Manner::NoInfo).await;
+    silent.probe(&student(), &probe).await.unwrap();
+    let (hides, _) = teacher(Manner::HidesInfo).await;
+    let error = hides.probe(&student(), &probe).await.unwrap_err().to_string();
+    assert!(error.contains("/get_model_info") && error.contains("403"), "{error}");
+}
+
+#[test]
+fn loopback_hosts_are_asked_without_a_proxy() {
+    for url in ["http://127.0.0.1:3/generate", "http://localhost/generate", "http://[::1]:80/x", "http://127.8.9.1/"] {
+        assert!(is_loopback(url), "{url}");
+    }
+    for url in ["http://teacher/generate", "http://10.0.0.1/generate", "https://localhost.example/x", "nonsense"] {
+        assert!(!is_loopback(url), "{url}");
+    }
 }
