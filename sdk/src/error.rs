@@ -1,8 +1,5 @@
 //! One error for a whole program: the rooms' own, gathered.
 
-use std::error::Error as StdError;
-use std::iter::successors;
-
 use crate::{backend, config, dataset, deploy, eval, gym, hub, program, run};
 
 /// Whatever can go wrong in the SDK. Each room's own error says what, why and what to do; this type
@@ -61,14 +58,4 @@ impl Error {
             }
         }
     }
-}
-
-/// An error and its causes, outermost first.
-pub(crate) fn chain<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
-    successors(Some(error), |&error| error.source())
-}
-
-/// An error and its causes on one line.
-pub(crate) fn one_line(error: &(dyn StdError + 'static)) -> String {
-    chain(error).map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

@@ -58,6 +58,9 @@ async fn shared_rows_are_refused_unless_allowed(home: &Home, gym: &Gym) {
     let held_out = rows(home, "held-out.jsonl", &["5 + 5 = ?"]);
     let run = config(home, "fine").launch().eval(held_out).on(gym).await.unwrap();
     assert_eq!(run.spec().eval.as_ref().unwrap().rows.rows, 1);
+    for remark in ["the longest of 2 training prompts", "the longest of 1 evaluation prompts"] {
+        assert!(run.notes().iter().any(|note| note.contains(remark)), "{remark} is not in {:?}", run.notes());
+    }
     run.result().await.unwrap();
 }
 

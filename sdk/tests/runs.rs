@@ -295,3 +295,17 @@ async fn the_advice_depends_on_the_cause() {
     assert_eq!((failure.cause, failure.retryable), (Cause::InvalidInput, false));
     assert!(failure.next_step.contains("without `.run_id"), "{}", failure.next_step);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_whose_process_outlives_its_last_word_is_started_anew_once() {
+    let home = Home::new();
+    let gym = home.gym();
+    let launch = || config(&home, "lingers").launch().run_id("slow").on(&gym);
+    let run = launch().await.unwrap();
+    assert_eq!(ended(&run).await.state, RunState::Failed);
+    assert_eq!(alive(&home.path().join("jobs")).len(), 1, "its process is still there");
+    // The old word must not end the new attempt, which has not spoken when the second launch looks.
+    let (first, second) = tokio::join!(launch(), launch());
+    first.unwrap().result().await.unwrap();
+    assert_eq!(second.unwrap().status().await.unwrap().attempt, 2);
+}

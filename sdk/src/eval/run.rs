@@ -4,12 +4,12 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use futures::StreamExt;
+use training_gym_core::chain;
 use training_gym_core::sample::{Message, Prompt, Row};
 
 use super::progress::Progress;
 use super::{Error, Evaluation, Outcome, Report, RowResult, Rows};
 use crate::deploy::{ChatOptions, ChatReply};
-use crate::error::one_line;
 
 /// The longest pause before a request is tried again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
@@ -89,7 +89,7 @@ impl Evaluation<'_> {
                 Err(error) => error,
             };
             if !error.transient || left == 0 {
-                return Err(one_line(&*error.source));
+                return Err(chain(&*error.source));
             }
             left -= 1;
             // Half of it by chance, so that requests refused together do not return together.

@@ -10,7 +10,6 @@ use std::time::Duration;
 use training_gym_core::worker::{REWARD_WORKER, ROLE_VARIABLE, SOCKET_VARIABLE};
 
 use super::STARTED_BY_MAIN;
-use crate::error::chain;
 use crate::reward::{Registry, worker};
 
 /// What the person's `main` may return.
@@ -48,8 +47,10 @@ impl<T: Outcome, E: Into<Box<dyn Error + Send + Sync>>> Outcome for Result<T, E>
 fn fail(error: impl Into<Box<dyn Error + Send + Sync>>) -> ExitCode {
     let error = error.into();
     eprintln!("error: {error}");
-    for cause in chain(error.as_ref()).skip(1) {
-        eprintln!("  caused by: {cause}");
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        eprintln!("  caused by: {error}");
+        cause = error.source();
     }
     ExitCode::FAILURE
 }

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
-use crate::error::one_line;
+use training_gym_core::chain;
 
 /// Why a sample could not be graded: a message. Any error converts to it by `?`, and so do texts.
 ///
@@ -20,7 +20,7 @@ impl RewardError {
 impl<E: Into<Box<dyn Error + Send + Sync>>> From<E> for RewardError {
     /// The error's message, and those of its causes.
     fn from(error: E) -> Self {
-        Self(one_line(error.into().as_ref()))
+        Self(chain(error.into().as_ref()))
     }
 }
 

@@ -7,7 +7,6 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use training_gym_core::ids::{AppName, InvalidName, RunId};
-use training_gym_core::record::RunState;
 use training_gym_core::spec::{RowsRef, RunSpec, SecretRef};
 
 use super::{Error, TrainRun, runtime_check, spec_file, status, teacher_file};
@@ -123,13 +122,7 @@ impl TrainLaunch {
     async fn start(self) -> Result<TrainRun, Error> {
         let Prepared { gym, mut spec, threads_asked, secrets, mut notes } = self.prepare().await?;
         let run = TrainRun::new(&gym, spec.clone());
-        let said = run.stored_state().await?;
-        let over = said.is_some_and(|state| state.is_terminal() && state != RunState::Succeeded);
-        if over && run.is_live().await? {
-            // It has said its last word and its process is about to be gone: nothing to attach to.
-            run.cancel().await?;
-        }
-        if run.is_live().await? || run.stored_state().await? == Some(RunState::Succeeded) {
+        if run.needs_no_start().await? {
             let spec = spec_file::settle(&gym, spec).await?;
             return Ok(TrainRun::new(&gym, spec).with_notes(notes));
         }
@@ -141,13 +134,17 @@ impl TrainLaunch {
             let before = spec_file::read(&gym, &spec.run_id).await?;
             spec.node.threads = before.map_or(share.threads(), |before| before.node.threads);
         }
+        if run.is_live().await? && !run.needs_no_start().await? {
+            // It has said its last word and its process is about to be gone: nothing to attach to.
+            run.cancel().await?;
+        }
         let spec = spec_file::settle(&gym, spec).await?;
         if let Some(teacher) = teacher {
             teacher_file::record(&gym, &spec.run_id, &teacher).await?;
         }
         let run = TrainRun::new(&gym, spec).with_notes(notes);
         // Another launch may have been faster.
-        if !run.is_live().await? && run.stored_state().await? != Some(RunState::Succeeded) {
+        if !run.needs_no_start().await? {
             let attempts = run.stored_attempt().await?;
             let request = Request {
                 environment: run.spec().environment.clone(),

@@ -61,9 +61,16 @@ impl TrainRun {
         }
     }
 
-    /// What the run itself said last, whichever attempt it was.
-    pub(super) async fn stored_state(&self) -> Result<Option<RunState>, Error> {
-        Ok(read(self.gym(), self.training_run_id()).await?.map(|status| status.state))
+    /// Whether a launch is to leave it as it is: it has succeeded, or its process lives and has not
+    /// said its last word.
+    pub(super) async fn needs_no_start(&self) -> Result<bool, Error> {
+        let job = known(self.gym().backend().job(&self.job_id()).await)?;
+        let stored = read(self.gym(), self.training_run_id()).await?;
+        if stored.as_ref().is_some_and(|status| status.state == RunState::Succeeded) {
+            return Ok(true);
+        }
+        let Some(job) = job.filter(|job| job.state.is_live()) else { return Ok(false) };
+        Ok(!current(stored, &job).is_some_and(|status| status.state.is_terminal()))
     }
 
     /// The attempt that wrote the stored status; 0 where there is none.
