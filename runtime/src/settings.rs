@@ -83,6 +83,9 @@ pub struct PretrainOptions {
     /// Steps from 0 to the peak
     #[arg(long, default_value_t = 50)]
     pub warmup: u64,
+    /// Stop after this many steps; the learning rate follows the whole file's schedule all the same
+    #[arg(long)]
+    pub stop_after: Option<usize>,
     /// Decoupled weight decay of matrices
     #[arg(long, default_value_t = 0.05)]
     pub weight_decay: f64,

@@ -51,6 +51,9 @@ pub enum Error {
     /// A batch needs a row.
     #[error("--batch-size 0: must be ≥ 1")]
     EmptyBatch,
+    /// A training needs a step.
+    #[error("--stop-after 0: must be ≥ 1")]
+    NoSteps,
     /// Nothing would end a response.
     #[error("the model folder names no end token: set eos_token_id in generation_config.json")]
     NoEndToken,
@@ -85,6 +88,9 @@ pub fn run(options: &PretrainOptions) -> Result<Report, Error> {
     if options.batch_size == 0 {
         return Err(Error::EmptyBatch);
     }
+    if options.stop_after == Some(0) {
+        return Err(Error::NoSteps);
+    }
     tch::set_num_threads(options.threads.max(1) as i32);
     let text = TextPipeline::from_folder(&options.model)?;
     let examples = rows::read(&options.rows, &text)?;
@@ -102,7 +108,8 @@ fn train(model: &Model, examples: &[Example], options: &PretrainOptions) -> Resu
     let mut optimizer = AdamW::new(model.parameters(), &spec);
     let started = Instant::now();
     let mut losses = Vec::with_capacity(batches.len());
-    for (index, batch) in batches.iter().enumerate() {
+    let steps = options.stop_after.unwrap_or(batches.len()).min(batches.len());
+    for (index, batch) in batches[..steps].iter().enumerate() {
         let step = index as u64 + 1;
         let (loss, gradients) = gradients(model, batch);
         let (norm, gradients) = gradients.finish(model.parameters(), spec.clip_grad);
@@ -111,10 +118,10 @@ fn train(model: &Model, examples: &[Example], options: &PretrainOptions) -> Resu
         }
         optimizer.step(gradients, learning_rate(&spec, step));
         losses.push(loss);
-        if step.is_multiple_of(100) || index + 1 == batches.len() {
+        if step.is_multiple_of(100) || index + 1 == steps {
             let recent = mean(&losses[losses.len().saturating_sub(100)..]);
             let seconds = started.elapsed().as_secs_f64();
-            tracing::info!("step {step}/{}: loss {recent:.4}, {seconds:.0} s", batches.len());
+            tracing::info!("step {step}/{steps}: loss {recent:.4}, {seconds:.0} s");
         }
     }
     let last = &losses[losses.len() - losses.len().div_ceil(10)..];

@@ -52,6 +52,7 @@ fn options(folder: &Path, rows: &str) -> PretrainOptions {
         batch_size: 8,
         lr: 2e-2,
         warmup: 5,
+        stop_after: None,
         weight_decay: 0.0,
         seed: 1,
         threads: 1,

@@ -56,6 +56,7 @@ fn pretrain(plan: &Plan, folder: &Path, gym_runtime: &Path, scratch: &Path) -> R
         .args(["--batch-size", &plan.batch_size.to_string()])
         .args(["--lr", &plan.lr.to_string()])
         .args(["--seed", &plan.seed.to_string()])
+        .args(plan.stop_after.map(|steps| format!("--stop-after={steps}")))
         .status()
         .with_context(|| format!("cannot start {}", gym_runtime.display()))?;
     ensure!(status.success(), "`gym-runtime pretrain` of the {} ended with {status}", plan.name);
