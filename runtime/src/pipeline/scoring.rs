@@ -35,13 +35,16 @@ pub(super) struct Verdicts {
     pub(super) taught: HashMap<u64, Vec<f32>>,
 }
 
+/// A sample's index and what the teacher thinks of its response.
+type Taught = (u64, Vec<f32>);
+
 /// Questions on their way. Dropping this gives them up.
 pub(super) struct Pending {
     step: u64,
     judges: Judges,
     runtime: Handle,
     graded: JoinSet<Result<(u64, Graded), Error>>,
-    taught: JoinSet<Result<Vec<(u64, Vec<f32>)>, Error>>,
+    taught: JoinSet<Result<Vec<Taught>, Error>>,
     waiting: Vec<Rollout>,
     failed: Arc<AtomicBool>,
 }
