@@ -59,7 +59,7 @@ pub(super) const STUDENT: Plan = Plan {
     key_value_heads: 2,
     head_dim: 16,
     traces: 32_000,
-    stop_after: Some(420),
+    stop_after: Some(410),
     corruption: Corruption::NONE,
     batch_size: 32,
     lr: 8e-3,
