@@ -83,7 +83,7 @@ fn numbers_that_are_none_are_an_error_and_leave_the_engine_usable() {
     let mut engine = Engine::new(model.share(), &bench.spec.engine).expect("an engine");
     let weight = &model.parameters()[0].1;
     let kept = weight.copy();
-    tch::no_grad(|| weight.shallow_clone().fill_(f64::NAN));
+    let _ = tch::no_grad(|| weight.shallow_clone().fill_(f64::NAN));
     let error = drawn(&bench, &mut engine).expect_err("no number is finite");
     assert!(matches!(error, collect::Error::NotFinite { step: 1, position: 0, .. }), "{error}");
     assert!(engine.is_idle());
