@@ -43,10 +43,13 @@ async fn generate(State(server): State<Arc<Server>>, headers: HeaderMap, Json(bo
         _ => {}
     }
     let shift = i64::from(server.manner == Manner::ShiftsIds);
-    let starts = body["logprob_start_len"].as_array().expect("a start a sequence").clone();
-    let replies: Vec<Value> = body["input_ids"]
-        .as_array()
-        .expect("a batch")
+    let sequences = body["input_ids"].as_array().expect("a batch");
+    // One start for all, or one a sequence.
+    let starts = match &body["logprob_start_len"] {
+        Value::Array(starts) => starts.clone(),
+        start => vec![start.clone(); sequences.len()],
+    };
+    let replies: Vec<Value> = sequences
         .iter()
         .zip(starts)
         .map(|(ids, start)| {
