@@ -1,5 +1,5 @@
 //! Against the field's own Python: transformers loads what we publish, the openai client talks to
-//! what we serve. Needs the environment `cargo xtask heavy` makes; skipped, aloud, elsewhere.
+//! what we serve. Built and run by `cargo xtask heavy` alone, which makes their Python environment.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,16 +11,11 @@ use training_gym::prelude::*;
 use training_gym_tests::house::{House, succeed};
 use training_gym_tests::programs::program;
 
-/// The Python of the heavy environment, or `None` with a word on how to run these.
-fn python(test: &str) -> Option<PathBuf> {
-    let wanted = std::env::var("GYM_HEAVY").is_ok_and(|value| value == "1");
-    match std::env::var_os("GYM_HEAVY_PYTHON") {
-        Some(python) if wanted => Some(python.into()),
-        _ => {
-            println!("SKIPPED {test}: run `cargo xtask heavy` (it installs transformers and openai, several GB)");
-            None
-        }
-    }
+/// The Python of the heavy environment.
+fn python() -> Result<PathBuf> {
+    let python =
+        std::env::var_os("GYM_HEAVY_PYTHON").context("GYM_HEAVY_PYTHON is not set: run `cargo xtask heavy`")?;
+    Ok(python.into())
 }
 
 fn script(name: &str) -> PathBuf {
@@ -33,7 +28,7 @@ fn gym(house: &House) -> Result<Gym> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn transformers_loads_a_published_checkpoint_and_agrees_on_every_logprob() -> Result<()> {
-    let Some(python) = python("transformers") else { return Ok(()) };
+    let python = python()?;
     let house = House::new(&["fine"; 6])?;
     succeed(house.person("home").args(["--steps", "2"]))?;
     let folder = house.run_folder("home")?.join("checkpoints/step-2");
@@ -62,7 +57,7 @@ async fn transformers_loads_a_published_checkpoint_and_agrees_on_every_logprob()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_openai_client_is_served() -> Result<()> {
-    let Some(python) = python("openai") else { return Ok(()) };
+    let python = python()?;
     let house = House::new(&["fine"])?;
     let endpoint = Endpoint::launch(Model::folder(house.path("student"))).app_name("openai").on(&gym(&house)?).await?;
     endpoint.wait_until_ready(Duration::from_secs(120)).await?;

@@ -107,8 +107,7 @@ pub(crate) fn heavy() -> Result<()> {
     prepare_python()?;
     run(cargo().args(["build", "--workspace", "--bins"]))?;
     summary::run(&mut [cargo()
-        .args(["test", "--no-fail-fast", "--package", "training-gym-tests", "--test", "heavy", "--", "--nocapture"])
-        .env("GYM_HEAVY", "1")
+        .args(["test", "--no-fail-fast", "--package", "training-gym-tests", "--features", "heavy", "--test", "heavy"])
         .env("GYM_HEAVY_PYTHON", python()?)])
 }
 

@@ -1,5 +1,7 @@
 //! Which crates each side links: the promise of the layout, asserted.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Result, bail};
 
 use crate::shell::{cargo, output};
@@ -16,7 +18,7 @@ pub(crate) fn check() -> Result<()> {
     let mut broken = Vec::new();
     for (package, forbidden) in RULES {
         let tree = output(cargo().args(["tree", "--package", package, "--edges", "normal", "--prefix", "none"]))?;
-        let linked: Vec<&str> = tree.lines().skip(1).filter_map(|line| line.split(' ').next()).collect();
+        let linked: BTreeSet<&str> = tree.lines().skip(1).filter_map(|line| line.split(' ').next()).collect();
         for name in forbidden {
             if linked.contains(name) {
                 broken.push(format!("{package} links {name}"));
