@@ -71,7 +71,7 @@ fn pairs(value: &Value) -> impl Iterator<Item = (Value, Value)> {
 /// The keyword arguments of `json.dumps` that templates use.
 #[derive(Clone, Debug, Default)]
 pub(super) struct JsonStyle {
-    /// Write non-ASCII characters as `\uXXXX`.
+    /// Escape non-ASCII characters as `\u` and four digits.
     pub(super) ensure_ascii: bool,
     /// Text of one level of indentation; `None` is one line.
     pub(super) indent: Option<String>,
