@@ -2,7 +2,7 @@
 //!
 //! [`Model::hidden`] is the differentiable road: packed sequences, no padding, each weight a leaf
 //! under its checkpoint name. The engine in [`crate::rollout`] takes the inference road on the
-//! same memory: fused projections, in-place rotation, a [`cache`].
+//! same memory: fused projections, in-place rotation, a key-value cache.
 //!
 //! | room | what it does |
 //! |---|---|

@@ -1,7 +1,7 @@
 //! Losses of single tokens, from log-probabilities to values that autograd can follow.
 //!
 //! All of these are `[n] → [n]`: which mean is taken is decided by the weights a caller multiplies
-//! with (see [`super::weights`]).
+//! with (see `update::packing::weights`).
 
 use tch::Tensor;
 use training_gym_core::spec::{KlLossSpec, KlLossType, UpdateSpec};
