@@ -37,7 +37,12 @@ pub(crate) fn demo(arguments: &[String]) -> Result<()> {
 pub(crate) fn smoke() -> Result<()> {
     setup()?;
     let example = build_demo()?;
-    run(Command::new(example).args(["--steps", "6", "--eval-problems", "20", "--json"]).current_dir(root()))
+    // A state folder of its own: nobody's deployments are replaced.
+    let home = tempfile::tempdir()?;
+    run(Command::new(example)
+        .args(["--steps", "6", "--eval-problems", "20", "--json", "--home"])
+        .arg(home.path())
+        .current_dir(root()))
 }
 
 fn build_demo() -> Result<PathBuf> {
