@@ -138,7 +138,12 @@ async fn records_of_dead_processes_are_recognised() {
     let exit_file = home.path().join("jobs/serve-lost/exit.json");
     wait_until(|| async { alive(home.path()).is_empty().then_some(()) }).await;
     std::fs::remove_file(exit_file).ok();
-    let job = backend.job(&id).await.unwrap();
+    // A dying process gives up its command line a moment before it is a zombie.
+    let job = wait_until(|| async {
+        let job = backend.job(&id).await.unwrap();
+        (!job.state.is_live()).then_some(job)
+    })
+    .await;
     assert!(job.state.to_string().contains("vanished"), "{}", job.state);
     assert_eq!(job.url, None, "an address nobody answers on is not given");
 
