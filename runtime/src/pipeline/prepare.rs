@@ -6,9 +6,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::runtime::Handle;
-use training_gym_core::checkpoint::{self, Kind};
+use training_gym_core::checkpoint::{self, Kind, Manifest};
 use training_gym_core::ids::{ContentHash, WeightVersion};
-use training_gym_core::record::Cause;
+use training_gym_core::record::{Cause, keys};
 use training_gym_core::spec::{ProgramRef, RunSpec};
 use training_gym_core::store::Store;
 use training_gym_core::wire::ModelInfo;
@@ -112,12 +112,18 @@ pub(super) fn prepare(
     if let Some(resume) = &resume {
         let folder = scratch.path().join("resume");
         let Some(fetched) = stop.or(runtime, checkpoint::fetch(&**store, resume, &folder)) else { return Ok(None) };
-        fetched.map_err(|error| Stop::new(Cause::Store, &error))?;
+        fetched.map_err(|error| unusable(&error, resume))?;
         cursor = load_cursor(&folder, resume.step)?;
         updater.load_state(&folder).map_err(|error| Stop::new(Cause::Store, &error))?;
         tracing::info!("resuming run {} after step {}", spec.run_id, cursor.step);
     }
-    journal.resume_metrics_at(cursor.metrics_offset);
+    let written = runtime.block_on(metrics_size(&**store, &spec))?;
+    if written < cursor.metrics_offset {
+        journal.note(
+            "metrics.jsonl lost lines of finished steps since they were written; the run goes on behind the rest",
+        );
+    }
+    journal.resume_metrics_at(cursor.metrics_offset.min(written));
     let replay = runtime.block_on(Replay::load(&**store, &spec.run_id, cursor.step))?;
     let mut engine = Engine::new(model, &spec.rollout.engine).map_err(|error| invalid(&error))?;
     engine.weights_changed(WeightVersion(cursor.step));
@@ -207,6 +213,28 @@ impl Cursor {
     pub(super) fn to_json(self) -> Vec<u8> {
         serde_json::to_vec(&self).expect("two numbers")
     }
+}
+
+/// A resume state that is not what its manifest says. Another attempt meets the same one, so a
+/// person has to choose.
+fn unusable(error: &checkpoint::Error, resume: &Manifest) -> Stop {
+    let mut stop = Stop::new(Cause::Store, error);
+    if matches!(error, checkpoint::Error::Damaged { .. }) {
+        stop.0.retryable = false;
+        stop = stop.then(format!(
+            "remove the folder `{}` from the store and launch again with the same run id: the run then goes on from an \
+             older state, or from its start",
+            resume.folder()
+        ));
+    }
+    stop
+}
+
+/// Bytes of the run's metrics, 0 where there are none.
+async fn metrics_size(store: &dyn Store, spec: &RunSpec) -> Result<u64, Stop> {
+    let key = keys::metrics(&spec.run_id);
+    let listed = store.list(&key).await.map_err(|error| Stop::new(Cause::Store, &error))?;
+    Ok(listed.iter().find(|object| object.key == key).map_or(0, |object| object.size))
 }
 
 async fn grader(spec: &RunSpec, store: &dyn Store, scratch: &Path) -> Result<Option<Arc<Grader>>, Stop> {

@@ -38,10 +38,10 @@ pub async fn latest_pointer(store: &dyn Store, run: &RunId) -> Result<Option<Lat
 }
 
 /// Moves the pointer to `step` unless it is there or further already, and returns what it is then.
-/// An old trainer that woke up late moves nothing back.
+/// An old trainer that woke up late moves nothing back; a damaged pointer is written anew.
 ///
 /// # Errors
-/// When the store fails or the pointer cannot be read.
+/// When the store fails.
 pub async fn advance_latest(store: &dyn Store, run: &RunId, step: u64) -> Result<Latest, Error> {
     let key = key(run);
     let next = Latest { step, updated_at: now() };
@@ -52,8 +52,10 @@ pub async fn advance_latest(store: &dyn Store, run: &RunId, step: u64) -> Result
     loop {
         let written = match store.get(&key).await {
             Ok(object) => {
-                let current = parse(&key, &object.bytes)?;
-                if current.step >= step {
+                // One that cannot be read is replaced: the manifests are the truth.
+                if let Ok(current) = parse(&key, &object.bytes)
+                    && current.step >= step
+                {
                     return Ok(current);
                 }
                 store.swap(&key, document.clone(), &object.etag).await

@@ -209,3 +209,14 @@ async fn retention_touches_its_step_alone() {
     assert_eq!(list(&store, Kind::Checkpoint, &run()).await.unwrap().len(), 1);
     assert_eq!(latest_pointer(&store, &run()).await.unwrap().unwrap().step, 1, "resume states move no pointer");
 }
+
+#[tokio::test]
+async fn a_damaged_pointer_is_written_anew() {
+    let store = MemoryStore::new();
+    let run: RunId = "r".parse().unwrap();
+    store.put("runs/r/latest.json", bytes::Bytes::from_static(b"junk")).await.unwrap();
+    assert!(latest_pointer(&store, &run).await.is_err());
+    assert_eq!(advance_latest(&store, &run, 5).await.unwrap().step, 5);
+    assert_eq!(latest_pointer(&store, &run).await.unwrap().unwrap().step, 5);
+    assert_eq!(advance_latest(&store, &run, 3).await.unwrap().step, 5, "it never moves back");
+}
