@@ -1,7 +1,7 @@
 //! `gym-runtime check`: what needs a tokenizer or a template, asked without computing, so that the
 //! SDK can refuse a launch before anything starts.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
@@ -35,6 +35,26 @@ struct Report {
     rows: usize,
     longest_prompt: usize,
     too_long: usize,
+}
+
+/// What is known of a model by its `config.json` alone.
+#[derive(Debug, Serialize)]
+struct Family {
+    family: String,
+    context_length: usize,
+}
+
+/// Prints a model's family as JSON, from its `config.json`: the question before a download.
+///
+/// # Errors
+/// When the file cannot be read, or says something that is not computed here.
+pub fn family(path: &Path) -> Result<()> {
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let value = serde_json::from_slice(&bytes).with_context(|| format!("{} is not JSON", path.display()))?;
+    let config = ModelConfig::from_json(&value)?;
+    let family = config.architecture.name().to_owned();
+    println!("{}", serde_json::to_string(&Family { family, context_length: config.max_position_embeddings })?);
+    Ok(())
 }
 
 /// Prints a JSON report.

@@ -21,9 +21,15 @@ fn main() -> ExitCode {
                 serve::run(spec, ready.as_deref()).map(|()| 0)
             }))
         }
-        Role::Check { model, rows, raw, chat_template_kwargs, max_prompt_len } => {
-            let request = check::Request { model, rows, raw, chat_template_kwargs, max_prompt_len };
-            report(check::run(&request).map(|()| 0))
+        Role::Check { model, config, rows, raw, chat_template_kwargs, max_prompt_len } => {
+            let outcome = match (model, config) {
+                (_, Some(config)) => check::family(&config),
+                (Some(model), None) => {
+                    check::run(&check::Request { model, rows, raw, chat_template_kwargs, max_prompt_len })
+                }
+                (None, None) => unreachable!("the command line has one of them"),
+            };
+            report(outcome.map(|()| 0))
         }
         Role::Pretrain(options) => report(pretrain::run(&options).map(|_| 0).map_err(anyhow::Error::from)),
         Role::Supervise { .. } => unreachable!("answered above"),

@@ -41,8 +41,11 @@ pub enum Role {
     /// Check that a model, its tokenizer and a dataset fit, without computing
     Check {
         /// The model's folder
-        #[arg(long)]
-        model: PathBuf,
+        #[arg(long, required_unless_present = "config")]
+        model: Option<PathBuf>,
+        /// Only say whether the model of this config.json is one that is computed here
+        #[arg(long, conflicts_with_all = ["model", "rows"])]
+        config: Option<PathBuf>,
         /// Rows (JSON lines) to render and count
         #[arg(long)]
         rows: Option<PathBuf>,
