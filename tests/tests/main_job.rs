@@ -1,7 +1,7 @@
 //! The main job through the real SDK, the real runtime and real HTTP, on tiny random models.
 
 use anyhow::Result;
-use training_gym_tests::house::{House, succeed, weights_hash};
+use training_gym_tests::house::{House, fail, succeed, weights_hash};
 
 const MOODS: [&str; 6] = ["fine"; 6];
 
@@ -68,5 +68,34 @@ fn a_run_outlives_its_program_and_another_process_comes_back_to_it() -> Result<(
     assert!(printed.contains("step-12"), "{printed}");
     assert_eq!(house.lines("home", "metrics.jsonl")?.len(), 12);
     assert_eq!(house.json("home", "status.json")?["attempt"], 1, "it was followed, not started again");
+    Ok(())
+}
+
+#[test]
+fn the_last_step_is_evaluated_whatever_the_interval() -> Result<()> {
+    let house = House::new(&MOODS)?;
+    succeed(house.person("home").args(["--steps", "3", "--eval-interval", "2"]))?;
+    let evaluated: Vec<u64> = house
+        .lines("home", "metrics.jsonl")?
+        .iter()
+        .filter(|line| line["eval_reward"].is_number())
+        .map(|line| line["step"].as_u64().unwrap())
+        .collect();
+    assert_eq!(evaluated, [2, 3]);
+    Ok(())
+}
+
+#[test]
+fn a_model_that_is_not_computed_is_refused_by_name_before_anything_starts() -> Result<()> {
+    let house = House::new(&MOODS)?;
+    let path = house.path("student/config.json");
+    let mut config: serde_json::Value = serde_json::from_slice(&std::fs::read(&path)?)?;
+    config["architectures"] = serde_json::json!(["MambaForCausalLM"]);
+    std::fs::write(&path, config.to_string())?;
+    let printed = fail(house.person("home").args(["--steps", "1"]))?;
+    for part in ["`student`", "MambaForCausalLM", "supported", "Qwen3ForCausalLM"] {
+        assert!(printed.contains(part), "{part} is not in: {printed}");
+    }
+    assert!(house.run_folder("home").is_err(), "no run was made");
     Ok(())
 }

@@ -36,6 +36,12 @@ pub(super) struct Evaluated {
 /// Evaluation draws with noise of its own, so that asking for one changes no training step.
 const EVALUATION_SEED: u64 = 0x6576_616c;
 
+/// Whether `step` of `num_rollout` is evaluated: every so many steps, and the last one, whose
+/// checkpoint is what a person takes (as verl's `test_freq`).
+fn is_due(step: u64, interval: u64, num_rollout: u64) -> bool {
+    step.is_multiple_of(interval) || step == num_rollout
+}
+
 impl Trainer {
     /// The mean reward over the held-out rows, if `step` is one to evaluate at and nobody asks to
     /// stop meanwhile.
@@ -44,7 +50,7 @@ impl Trainer {
     /// When the engine refuses a prompt or no worker can be had.
     pub(super) fn evaluate_if_due(&mut self, step: u64) -> Result<Option<Evaluated>, Stop> {
         let (Some(evaluation), Some(grader)) = (&self.evaluation, &self.grader) else { return Ok(None) };
-        if !step.is_multiple_of(evaluation.spec.eval_interval) {
+        if !is_due(step, evaluation.spec.eval_interval, self.spec.num_rollout) {
             return Ok(None);
         }
         let spec = RolloutSpec {
@@ -82,5 +88,21 @@ impl Trainer {
             samples: batch.rollouts().len(),
             ungraded: batch.rollouts().len() - rewards.len(),
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_due;
+
+    #[test]
+    fn the_multiples_of_the_interval_and_the_last_step_are_due() {
+        let due = |interval, num_rollout| {
+            (1..=num_rollout).filter(|step| is_due(*step, interval, num_rollout)).collect::<Vec<u64>>()
+        };
+        assert_eq!(due(3, 7), [3, 6, 7]);
+        assert_eq!(due(3, 6), [3, 6]);
+        assert_eq!(due(10, 4), [4]);
+        assert_eq!(due(1, 2), [1, 2]);
     }
 }

@@ -123,8 +123,8 @@ pub struct Recipe {
     pub save_interval: Option<u64>,
     /// Resume state is kept for so many newest checkpoints. Default 1.
     pub keep_resume_states: Option<usize>,
-    /// Evaluate every so many steps, on the rows given to the launch. Unset: with every checkpoint,
-    /// where there are such rows.
+    /// Evaluate every so many steps, and after the last one, on the rows given to the launch. Unset: with
+    /// every checkpoint, where there are such rows.
     pub eval_interval: Option<u64>,
     /// Responses an evaluated prompt. Default 1.
     pub n_samples_per_eval_prompt: Option<usize>,

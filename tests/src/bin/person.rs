@@ -63,6 +63,9 @@ struct Arguments {
     lr: f64,
     #[arg(long, default_value_t = 0.25)]
     max_ungraded_fraction: f64,
+    /// Evaluate every so many steps, on the same problems asked in other words
+    #[arg(long)]
+    eval_interval: Option<u64>,
     #[arg(long)]
     run_id: Option<String>,
     /// Print the run's id and leave it running
@@ -100,9 +103,15 @@ async fn main() -> anyhow::Result<()> {
         custom_rm_function: (arguments.reward != Reward::None).then_some(MOODY),
         custom_reward_post_process_function: (arguments.reward == Reward::Doubled).then_some(DOUBLED),
         opd: teacher.as_ref().map(Opd::from),
+        eval_interval: arguments.eval_interval,
+        n_samples_per_eval_prompt: Some(2),
         ..student.recipe()
     };
+    let held_out = dataset.clone().prompt_template("Tell me. {prompt}");
     let mut launch = TrainConfig { model: student, dataset, recipe }.launch().on(&gym);
+    if arguments.eval_interval.is_some() {
+        launch = launch.eval(held_out);
+    }
     if let Some(id) = &arguments.run_id {
         launch = launch.run_id(id);
     }
