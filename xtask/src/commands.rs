@@ -22,6 +22,16 @@ pub(crate) fn setup() -> Result<()> {
     libtorch::ensure()
 }
 
+/// The program that a crate elsewhere needs beside the SDK.
+pub(crate) fn runtime() -> Result<()> {
+    setup()?;
+    eprintln!("building gym-runtime (a few minutes the first time)");
+    run(cargo().args(["build", "--package", "training-gym-runtime", "--bin", "gym-runtime"]))?;
+    let program = std::path::absolute(target().join("debug/gym-runtime"))?;
+    println!("built {0}\nto name it: export TRAINING_GYM_RUNTIME={0}", program.display());
+    Ok(())
+}
+
 /// The main job.
 pub(crate) fn demo(arguments: &[String]) -> Result<()> {
     setup()?;

@@ -6,6 +6,7 @@
 mod arithmetic;
 mod commands;
 mod libtorch;
+mod links;
 mod prerequisites;
 mod shell;
 mod summary;
@@ -20,11 +21,12 @@ cargo xtask COMMAND
                           (arguments go to examples/dapo_math_opd.rs, such as --json or --seed 2)
   test [golden] [FILTER]  set up, then run the tests; `golden` runs the reference suites alone
   setup                   only the set-up: libtorch, verified and cached outside the repository
+  runtime                 set up, and build gym-runtime where programs of other crates find it
   smoke                   the demo's mechanics in a few steps
   bench                   the benchmarks
   demo-assets             make the demo's problems, tokenizer and models anew (many minutes)
   heavy                   suites that need Python environments of several GB
-  trees                   assert which crates each side links
+  trees                   assert which crates each side links, and that the documents' links lead somewhere
   deny                    licences, sources and bans, with a pinned cargo-deny
 ";
 
@@ -38,11 +40,12 @@ fn main() -> ExitCode {
         "demo" => commands::demo(rest),
         "test" => commands::test(rest),
         "setup" => commands::setup(),
+        "runtime" => commands::runtime(),
         "smoke" => commands::smoke(),
         "bench" => commands::bench(),
         "demo-assets" => commands::demo_assets(),
         "heavy" => commands::heavy(),
-        "trees" => trees::check(),
+        "trees" => trees::check().and_then(|()| links::check()),
         "deny" => commands::deny(),
         "help" | "--help" | "-h" => {
             print!("{HELP}");
