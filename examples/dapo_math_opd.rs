@@ -70,6 +70,21 @@ async fn distil(arguments: &Arguments, gym: &Gym, scale: &Scale, started: &mut S
     teacher.wait_until_ready(Duration::from_secs(15 * 60)).await?;
     println!("teacher deployed to {}", teacher.url()?);
 
+    let config = TrainConfig {
+        model: student,
+        dataset: scale.train.clone(),
+        recipe: Recipe {
+            custom_rm_function: Some(MATH_OPD_RM),
+            opd: Some(Opd { opd_kl_coef: 1.0, ..Opd::from(&teacher) }),
+            seed: Some(arguments.seed),
+            ..scale.recipe()
+        },
+    };
+    // What cannot run is found now, not after the evaluations.
+    for note in config.check().on(gym).await?.notes {
+        println!("note: {note}");
+    }
+
     // Is the teacher good enough to teach, and how far is the student behind?
     let score = |deployment| {
         let evaluation = evaluate(deployment, &scale.eval, score_row);
@@ -82,19 +97,7 @@ async fn distil(arguments: &Arguments, gym: &Gym, scale: &Scale, started: &mut S
     base.stop().await?;
 
     // Train the student on its own responses.
-    let run = TrainConfig {
-        model: student,
-        dataset: scale.train.clone(),
-        recipe: Recipe {
-            custom_rm_function: Some(MATH_OPD_RM),
-            opd: Some(Opd { opd_kl_coef: 1.0, ..Opd::from(&teacher) }),
-            seed: Some(arguments.seed),
-            ..scale.recipe()
-        },
-    }
-    .launch()
-    .on(gym)
-    .await?;
+    let run = config.launch().on(gym).await?;
     started.run(&run);
     println!("run id: {}", run.training_run_id());
     let result = run.result().await?;

@@ -39,9 +39,31 @@
 //! | [`backend`] | where jobs run: one trait, and processes of this machine behind it |
 //! | [`error`] | one error for a whole program |
 //! | [`prelude`] | the names a program needs |
+//! | [`spec`], [`record`], [`sample`], [`ids`], [`wire`], [`store`], [`checkpoint`], [`worker`] | the ground floor that SDK and runtime share |
+//! | [`external`] | what public signatures take from other crates |
+//!
+//! Every type in a public signature has a name under `training_gym`: a program needs no other crate
+//! of ours.
+//!
+//! ```
+//! use training_gym::spec::SamplingSpec;
+//! use training_gym::wire::{GenerateReply, GenerateRequest};
+//!
+//! fn greedy(sampling: &SamplingSpec) -> bool {
+//!     sampling.temperature == 0.0
+//! }
+//! # async fn generate(
+//! #     teacher: &training_gym::deploy::CustomDeployment,
+//! #     request: GenerateRequest,
+//! # ) -> Result<Vec<GenerateReply>, training_gym::deploy::Error> {
+//! teacher.generate(&request).await
+//! # }
+//! ```
 //!
 //! What this is not: there is no tensor in this crate. Training, sampling and serving happen in
 //! `gym-runtime`, which reads specs and nothing else.
+
+#![warn(unnameable_types)]
 
 #[doc(hidden)]
 pub mod __private;
@@ -58,6 +80,21 @@ pub mod program;
 pub mod reward;
 pub mod run;
 pub mod scorers;
+
+pub use training_gym_core::{checkpoint, ids, record, sample, spec, store, wire, worker};
+
+/// What public signatures take from other crates, under the very versions that are used here.
+pub mod external {
+    /// For an own [`Backend`](crate::backend::Backend), [`Store`](crate::store::Store) or
+    /// [`ChatTarget`](crate::eval::ChatTarget).
+    pub use async_trait::async_trait;
+    /// An object's content in a [`Store`](crate::store::Store).
+    pub use bytes::Bytes;
+    /// What [`Logs`](crate::backend::Logs) are.
+    pub use futures::Stream;
+    /// JSON values and errors: metadata of a sample, variables of a chat template, engine arguments.
+    pub use serde_json;
+}
 
 /// Makes an `async fn main` the program's entry, and the program one that can be shipped.
 ///

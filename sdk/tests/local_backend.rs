@@ -223,7 +223,9 @@ async fn a_log_is_followed_until_the_job_ends() {
 async fn a_supervisor_that_fails_is_quoted() {
     let home = Home::new();
     let program = home.path().join("broken");
-    std::fs::write(&program, "#!/bin/sh\necho 'libtorch.so: cannot open shared object file' >&2\nexit 127\n").unwrap();
+    let script = "#!/bin/sh\n[ \"$1\" = --version ] && exec echo gym-runtime 0.0.0\n\
+                  echo 'libtorch.so: cannot open shared object file' >&2\nexit 127\n";
+    std::fs::write(&program, script).unwrap();
     support::make_executable(&program);
     let backend = training_gym::backend::LocalBackend::new(home.path()).with_runtime(&program);
     let request = service("broken", "fine");
@@ -246,6 +248,48 @@ async fn unknown_jobs_and_missing_programs_are_said_to_be_so() {
     assert!(matches!(backend.logs(&id, LogOptions::default()).await, Err(Error::UnknownJob { .. })));
     assert!(backend.list().await.unwrap().is_empty());
     let backend = training_gym::backend::LocalBackend::new(home.path()).with_runtime("/nowhere/gym-runtime");
-    assert!(matches!(backend.submit(request).await, Err(Error::NoRuntime { .. })));
+    let error = backend.submit(request.clone()).await.unwrap_err();
+    assert!(matches!(error, Error::NoRuntime { .. }) && error.to_string().contains("/nowhere/gym-runtime"), "{error}");
+    // Another program is no runtime, and its job would end without a word.
+    let backend = training_gym::backend::LocalBackend::new(home.path()).with_runtime("/bin/true");
+    let error = backend.submit(request).await.unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, Error::NotRuntime { .. }) && text.contains("true` does not answer"), "{text}");
+    assert!(text.contains("TRAINING_GYM_RUNTIME") && text.contains("cargo xtask runtime"), "{text}");
     assert!(backend.list().await.unwrap().is_empty(), "nothing half-made is left");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_record_is_named_with_its_folder_and_what_to_do() {
+    let home = Home::new();
+    let backend = home.backend();
+    let request = service("hurt", "dies");
+    let id = request.workload.job_id();
+    backend.submit(request.clone()).await.unwrap();
+    settled(&backend, &request).await;
+    let folder = home.path().join("jobs/serve-hurt");
+    wait_until(|| async { folder.join("exit.json").is_file().then_some(()) }).await;
+    for name in ["exit.json", "process.json", "record.json"] {
+        let path = folder.join(name);
+        let whole = std::fs::read(&path).unwrap();
+        let half = &whole[..whole.len() / 2];
+        for damage in [half, b"", b"\0\0\0", b"7"] {
+            std::fs::write(&path, damage).unwrap();
+            if name == "process.json" {
+                std::fs::remove_file(folder.join("exit.json")).ok();
+            }
+            for error in [backend.job(&id).await.unwrap_err(), backend.list().await.unwrap_err()] {
+                let text = error.to_string();
+                assert!(matches!(error, Error::Record { .. }), "{text}");
+                assert!(text.contains(&format!("`{}`", path.display())), "{text}");
+                assert!(text.contains(&format!("remove `{}`", folder.display())) && error.hint().is_some(), "{text}");
+                assert!(std::error::Error::source(&error).unwrap().to_string().contains("line 1"), "{error:?}");
+            }
+        }
+        std::fs::write(&path, whole).unwrap();
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert!(backend.list().await.unwrap().is_empty());
+    backend.submit(request.clone()).await.unwrap();
+    settled(&backend, &request).await;
 }

@@ -114,6 +114,8 @@ async fn the_same_id_continues_attaches_or_is_refused() {
 
     let mut changed = config(&home, "recovers");
     changed.recipe.lr = Some(0.5);
+    let error = launch(changed.clone()).check().await.unwrap_err();
+    assert!(matches!(error, Error::Changed { .. }), "{error}");
     let error = launch(changed).await.unwrap_err().to_string();
     for part in ["`mine`", "update.optimizer.lr", "0.5", "run_id"] {
         assert!(error.contains(part), "{part} is not in: {error}");
@@ -206,6 +208,24 @@ async fn what_cannot_run_is_refused_before_anything_starts() {
     assert!(checked.notes.iter().any(|note| note.contains("has 12 tokens")), "{:?}", checked.notes);
     let error = config(&home, "no-template").launch().on(&gym).check().await.unwrap_err().to_string();
     assert!(error.contains("no chat template"), "{error}");
+    // `config.check()` is the same: values, model, rows, tokenizer and template.
+    let checked = config(&home, "fine").check().on(&gym).await.unwrap();
+    assert!(checked.notes.iter().any(|note| note.contains("has 12 tokens")), "{:?}", checked.notes);
+    assert!(checked.notes.iter().any(|note| note.contains("does not say what it serves")), "{:?}", checked.notes);
+    let error = config(&home, "no-template").check().on(&gym).await.unwrap_err().to_string();
+    assert!(error.contains("no chat template"), "{error}");
+    let mut bad = config(&home, "fine");
+    bad.recipe.rollout_batch_size = Some(0);
+    let error = bad.check().on(&gym).await.unwrap_err().to_string();
+    assert!(error.contains("recipe.rollout_batch_size = 0"), "{error}");
+    let mut bad = config(&home, "fine");
+    bad.dataset = bad.dataset.input_key("question");
+    let error = bad.check().on(&gym).await.unwrap_err();
+    let cause = std::error::Error::source(&error).unwrap().to_string();
+    assert!(cause.contains("`question`") && cause.contains("`prompt`"), "{cause}");
+    let ungraded = config(&home, "fine");
+    let error = ungraded.check().eval(ungraded.dataset.clone()).on(&gym).await.unwrap_err().to_string();
+    assert!(error.contains("recipe.eval_interval") && error.contains("custom_rm_function"), "{error}");
     // The launch itself asks as well, before anything is stored.
     let error = config(&home, "no-template").launch().on(&gym).await.unwrap_err().to_string();
     assert!(error.contains("no chat template"), "{error}");

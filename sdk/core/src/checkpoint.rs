@@ -18,7 +18,7 @@ mod retention;
 pub use manifest::{FileEntry, Kind, MANIFEST, Manifest, VersionedManifest};
 pub use pointer::{Latest, advance_latest, latest_pointer};
 pub use publish::{Draft, Published, publish};
-pub use read::{at, fetch, latest, list, states, verify};
+pub use read::{at, check_folder, fetch, latest, list, manifest_in, states, verify};
 pub use retention::{Action, State, carry_out, retention};
 
 use std::path::PathBuf;
@@ -75,8 +75,22 @@ pub enum Error {
         /// What is wrong.
         damage: String,
     },
+    /// A file of a published folder is not what its manifest says.
+    #[error(
+        "checkpoint file `{}` {damage}: it was changed or removed after it was published; {INCOMPLETE_REMEDY}",
+        path.display()
+    )]
+    Incomplete {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        damage: String,
+    },
     /// A document of ours that cannot be read.
-    #[error("`{key}` cannot be read; it is damaged, or a newer version wrote it")]
+    #[error(
+        "`{key}` cannot be read: it is damaged, or a newer version wrote it; put back a copy, or remove it to do \
+         without what it describes"
+    )]
     Unreadable {
         /// The document.
         key: String,
@@ -85,6 +99,9 @@ pub enum Error {
         source: serde_json::Error,
     },
 }
+
+const INCOMPLETE_REMEDY: &str =
+    "put the file back, or remove the checkpoint's folder to do without it and use another checkpoint";
 
 impl Error {
     fn store(folder: &str) -> impl FnOnce(store::Error) -> Self {

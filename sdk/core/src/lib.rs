@@ -13,6 +13,8 @@
 //!
 //! No libtorch, no Kubernetes, no HTTP client: both sides can afford this crate.
 
+#![warn(unnameable_types)]
+
 mod chain;
 pub mod checkpoint;
 pub mod ids;

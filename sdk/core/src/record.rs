@@ -241,10 +241,6 @@ pub mod keys {
     pub fn rollouts(id: &RunId, step: u64) -> String {
         format!("runs/{id}/rollouts/step-{step}.jsonl")
     }
-    /// Teacher answers of a step, for replay.
-    pub fn teacher(id: &RunId, step: u64) -> String {
-        format!("runs/{id}/teacher/step-{step}.jsonl")
-    }
     /// The lease of an attempt, created once.
     pub fn attempt(id: &RunId, attempt: u64) -> String {
         format!("runs/{id}/attempts/{attempt}.json")

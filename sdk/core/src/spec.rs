@@ -62,6 +62,22 @@ pub struct ModelSpec {
     pub name: String,
     /// The folder the runtime reads.
     pub folder: PathBuf,
+    /// Where it came from, for one of the hub.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hub: Option<HubRef>,
+}
+
+/// A repository of a hub at one commit: where a model or rows came from. A run that is continued takes
+/// this commit again, whatever the branch has become.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HubRef {
+    /// The repository, such as `Qwen/Qwen3-0.6B`.
+    pub repo: String,
+    /// The branch, tag or commit that was asked for.
+    pub revision: String,
+    /// The commit it was.
+    pub commit: String,
 }
 
 /// Rows in the store, by content.
@@ -74,6 +90,9 @@ pub struct RowsRef {
     pub sha256: ContentHash,
     /// How many rows, ≥ 1.
     pub rows: u64,
+    /// Where they came from, for a dataset of the hub.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hub: Option<HubRef>,
 }
 
 /// The prompts of a run.
@@ -357,7 +376,7 @@ pub struct KlLossSpec {
 pub struct EvalSpec {
     /// The held-out rows.
     pub rows: RowsRef,
-    /// Every how many steps.
+    /// Every how many steps; the last step always is evaluated.
     pub eval_interval: u64,
     /// Responses a prompt.
     pub n_samples_per_eval_prompt: usize,

@@ -59,8 +59,16 @@ pub enum Error {
         /// Every place looked at, in order.
         looked: String,
     },
+    /// What was named as the runtime's program is another one, or one that does not work.
+    #[error("`{}` does not answer as `gym-runtime` does: {what}; {RUNTIME_REMEDY}", program.display())]
+    NotRuntime {
+        /// The program.
+        program: PathBuf,
+        /// What it did.
+        what: String,
+    },
     /// The program could not be started.
-    #[error("cannot start `{program}`")]
+    #[error("cannot start `{}`; {RUNTIME_REMEDY}", program.display())]
     Start {
         /// The program.
         program: PathBuf,
@@ -69,7 +77,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// A file of a job could not be read or written.
-    #[error("cannot {action} `{path}`")]
+    #[error("cannot {action} `{}`", path.display())]
     Io {
         /// `read`, `write`, `lock`, …
         action: &'static str,
@@ -80,7 +88,12 @@ pub enum Error {
         source: std::io::Error,
     },
     /// A file of a job does not say what it should.
-    #[error("`{path}` is not a job's record")]
+    #[error(
+        "`{}` is damaged: it is not the record of a job that it was; {RECORD_REMEDY} (`pgrep -af {folder}` shows them), remove \
+         `{folder}`, and launch again",
+        path.display(),
+        folder = path.parent().unwrap_or(path).display()
+    )]
     Record {
         /// The file.
         path: PathBuf,
@@ -101,15 +114,22 @@ pub enum Error {
     Interrupted,
 }
 
-const RUNTIME_REMEDY: &str =
-    "run `cargo xtask setup`, which builds it, or name it in the environment variable `TRAINING_GYM_RUNTIME`";
+/// The folder is the one this SDK was compiled from: for a crate that depends on it by path, the
+/// person's own clone.
+const RUNTIME_REMEDY: &str = concat!(
+    "run `cargo xtask runtime` in `",
+    env!("CARGO_MANIFEST_DIR"),
+    "/..`, which builds it where it is looked for, or name a built one in the environment variable `TRAINING_GYM_RUNTIME`"
+);
+const RECORD_REMEDY: &str = "end the job's processes if there are any";
 const DIFFERENT_REMEDY: &str = "stop the running one first, or use another name";
 
 impl Error {
     /// The part of the message that says what to do, where there is something to do.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
-            Self::NoRuntime { .. } => Some(RUNTIME_REMEDY),
+            Self::NoRuntime { .. } | Self::NotRuntime { .. } | Self::Start { .. } => Some(RUNTIME_REMEDY),
+            Self::Record { .. } => Some(RECORD_REMEDY),
             Self::Different { .. } => Some(DIFFERENT_REMEDY),
             _ => None,
         }

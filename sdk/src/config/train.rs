@@ -1,12 +1,11 @@
 //! The run a person asks for, and the only road from it to a [`RunSpec`].
 
-use std::path::PathBuf;
-
 use training_gym_core::ids::RunId;
 use training_gym_core::spec::{DataSpec, EvalSpec, ModelSpec, NodeSpec, ProgramRef, RewardSpec, RowsRef, RunSpec};
 
+use super::model::context_length;
 use super::settle::{BY_NAME, Settled, settle};
-use super::{Error, Explanation, Model, ModelSource, Problem, Recipe, model};
+use super::{Error, Explanation, Model, ModelSource, Problem, Recipe};
 use crate::dataset::HuggingFaceDataset;
 
 /// A training run: the student, its prompts, and how it trains.
@@ -36,15 +35,16 @@ pub struct Facts {
 }
 
 impl TrainConfig {
-    /// Verifies all that can be verified without compute, network or reading the dataset.
+    /// Verifies the values alone, at once and without network, runtime or reading the dataset: bounds,
+    /// and fields that contradict each other. [`check`](Self::check) verifies everything.
     ///
     /// # Errors
     /// Everything that is wrong, at once.
-    pub fn check(&self) -> Result<(), Error> {
+    pub fn check_values(&self) -> Result<(), Error> {
         self.check_with(&Facts::default())
     }
 
-    /// [`check`](Self::check), with what is known of the launch.
+    /// [`check_values`](Self::check_values), with what is known of the launch.
     ///
     /// # Errors
     /// Everything that is wrong, at once.
@@ -72,7 +72,7 @@ impl TrainConfig {
     /// `facts`, and what the configuration itself says.
     fn facts(&self, facts: &Facts) -> Facts {
         let local = match self.model.source() {
-            ModelSource::Folder(folder) => model::context_length(folder),
+            ModelSource::Folder(folder) => context_length(folder),
             ModelSource::Hub { .. } => None,
         };
         Facts {
@@ -94,8 +94,8 @@ pub struct Resolve<'a> {
     pub config: &'a TrainConfig,
     /// The run's name.
     pub run_id: RunId,
-    /// The folder the runtime reads the student from.
-    pub model_folder: PathBuf,
+    /// The student on this machine.
+    pub model: ModelSpec,
     /// The training rows in the store.
     pub train: RowsRef,
     /// The held-out rows in the store, if any.
@@ -111,13 +111,13 @@ pub struct Resolve<'a> {
 /// # Errors
 /// Everything that is wrong, at once.
 pub fn resolve(launch: Resolve<'_>) -> Result<RunSpec, Error> {
-    let Resolve { config, run_id, model_folder, train, eval, program, node } = launch;
+    let Resolve { config, run_id, model, train, eval, program, node } = launch;
     let device = config.recipe.device.clone().unwrap_or_else(|| node.device.clone());
     let facts = config.facts(&Facts {
         gpus: (device == "cpu").then_some(0),
         eval: Some(eval.is_some()),
         rows: Some(train.rows),
-        context_length: model::context_length(&model_folder),
+        context_length: context_length(&model.folder),
         chat_template: None,
     });
     let settled = settle(&config.recipe, &facts);
@@ -171,7 +171,7 @@ pub fn resolve(launch: Resolve<'_>) -> Result<RunSpec, Error> {
     });
     Ok(RunSpec {
         run_id,
-        model: ModelSpec { name: config.model.name().to_owned(), folder: model_folder },
+        model,
         data: DataSpec {
             train,
             apply_chat_template: config.dataset.applies_chat_template(),

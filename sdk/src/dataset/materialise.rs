@@ -50,8 +50,10 @@ impl HuggingFaceDataset {
         let source = self.locate().await?;
         let record = keys::input("prepared", &self.fingerprint(&source).await?);
         if !self.always_prepare
-            && let Some(found) = recall(store, &record).await?
+            && let Some(mut found) = recall(store, &record).await?
         {
+            // The same commit may have been asked for by another name.
+            found.rows.hub = self.hub_ref(&source);
             return Ok(found);
         }
         let Loaded { rows, mut notes } = self.read(&source).await?;
@@ -79,7 +81,7 @@ impl HuggingFaceDataset {
             }
         };
         create(store, &key, lines).await?;
-        let rows = RowsRef { key, sha256, rows: row_hashes.len() as u64 };
+        let rows = RowsRef { key, sha256, rows: row_hashes.len() as u64, hub: self.hub_ref(&source) };
         let prepared = Prepared::V1 { rows: rows.clone(), notes: notes.clone(), parquet: parquet.clone() };
         store.put(&record, Bytes::from(serde_json::json!(prepared).to_string())).await?;
         Ok(Materialised { rows, row_hashes, notes, parquet })

@@ -37,6 +37,7 @@ mod tests;
 use std::path::PathBuf;
 
 use training_gym_core::sample::Row;
+use training_gym_core::spec::HubRef;
 
 use crate::hub::Hub;
 
@@ -74,6 +75,8 @@ pub struct HuggingFaceDataset {
     prompt_template: Option<String>,
     limit: Option<u64>,
     hub: Option<Hub>,
+    /// The commit an earlier launch took.
+    pin: Option<HubRef>,
 }
 
 impl HuggingFaceDataset {
@@ -103,6 +106,7 @@ impl HuggingFaceDataset {
             prompt_template: None,
             limit: None,
             hub: None,
+            pin: None,
         }
     }
 
@@ -114,7 +118,7 @@ impl HuggingFaceDataset {
     }
 
     /// A branch, tag or commit of the hub repository. Default `main`; the commit it is goes into
-    /// the notes and the fingerprint.
+    /// the notes, the fingerprint and the run's spec.
     #[must_use]
     pub fn revision(mut self, revision: impl Into<String>) -> Self {
         self.revision = Some(revision.into());
@@ -197,6 +201,13 @@ impl HuggingFaceDataset {
     #[must_use]
     pub fn hub(mut self, hub: Hub) -> Self {
         self.hub = Some(hub);
+        self
+    }
+
+    /// Takes the commit of `before` again, if that is of the same repository and revision.
+    #[must_use]
+    pub(crate) fn pinned(mut self, before: Option<&HubRef>) -> Self {
+        self.pin = before.cloned();
         self
     }
 

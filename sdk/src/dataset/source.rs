@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use training_gym_core::ids::ContentHash;
 use training_gym_core::sample::Row;
+use training_gym_core::spec::HubRef;
 
 use super::files::{self, SplitFiles};
 use super::shape::Shape;
@@ -84,8 +85,24 @@ impl HuggingFaceDataset {
             return Err(Error::NoPlace { place: name });
         }
         let hub = self.hub.clone().map_or_else(Hub::from_env, Ok)?;
-        let listing = hub.files(&repo?, self.revision.as_deref().unwrap_or("main")).await?;
+        let pin = self.pin.as_ref().filter(|pin| pin.repo == name && pin.revision == self.asked_revision());
+        let revision = pin.map_or(self.asked_revision(), |pin| &pin.commit);
+        let listing = hub.files(&repo?, revision).await?;
         Ok(Source::Hub(hub, Box::new(listing)))
+    }
+
+    fn asked_revision(&self) -> &str {
+        self.revision.as_deref().unwrap_or("main")
+    }
+
+    /// The repository and its commit, where the rows come from a hub.
+    pub(super) fn hub_ref(&self, source: &Source) -> Option<HubRef> {
+        let Source::Hub(_, listing) = source else { return None };
+        Some(HubRef {
+            repo: listing.repo.to_string(),
+            revision: self.asked_revision().to_owned(),
+            commit: listing.commit.clone(),
+        })
     }
 
     /// The files of the splits that are wanted, fetched where they are remote.

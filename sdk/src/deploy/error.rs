@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use training_gym_core::checkpoint;
 use training_gym_core::ids::InvalidName;
 use training_gym_core::wire::teacher::{ProbeFault, TeacherFault};
 
+use crate::gym::ModelError;
 use crate::{backend, hub};
 
 /// What can go wrong with a deployment. No text here ever holds a token.
@@ -30,6 +32,15 @@ pub enum Error {
     /// The model's files could not be had.
     #[error("cannot get the model")]
     Model(#[source] hub::Error),
+    /// The runtime does not compute the model.
+    #[error("the runtime refuses the model {said}")]
+    Check {
+        /// The model, and the runtime's words.
+        said: String,
+    },
+    /// The checkpoint's files are not those that were published.
+    #[error(transparent)]
+    Checkpoint(#[from] checkpoint::Error),
     /// There is no client to launch with.
     #[error(transparent)]
     Gym(#[from] crate::gym::Error),
@@ -180,6 +191,16 @@ impl Error {
             Self::Unreachable { .. } => true,
             Self::Refused { status, .. } => matches!(status, 408 | 429 | 500 | 502 | 503 | 504),
             _ => false,
+        }
+    }
+}
+
+impl From<ModelError> for Error {
+    fn from(error: ModelError) -> Self {
+        match error {
+            ModelError::Hub(error) => Self::Model(error),
+            ModelError::Backend(error) => Self::Backend(error),
+            ModelError::Refused(said) => Self::Check { said },
         }
     }
 }

@@ -5,6 +5,7 @@ use std::future::{Future, IntoFuture};
 use std::marker::PhantomData;
 use std::pin::Pin;
 
+use training_gym_core::checkpoint;
 use training_gym_core::ids::{AppName, InvalidName};
 use training_gym_core::spec::{ModelSpec, ServeSpec};
 
@@ -93,9 +94,18 @@ impl<D> Launch<D> {
         let engine = self.engine.spec()?;
         let app_name = self.app_name.unwrap_or_else(|| Ok(self.served.default_app_name()))?;
         let gym = self.gym.map_or_else(Gym::from_env, Ok)?;
-        let folder = match self.served.checkpoint() {
-            Some(checkpoint) => local_model(&checkpoint.path).map_err(Error::Model)?,
-            None => gym.model_folder(self.served.model()).await.map_err(Error::Model)?,
+        let (name, model) = (self.served.name(), self.served.model());
+        let model = match self.served.checkpoint() {
+            Some(checkpoint) => {
+                let folder = local_model(&checkpoint.path).map_err(Error::Model)?;
+                // What was published is served, not what was left of it.
+                if let Some(manifest) = checkpoint::manifest_in(&folder)? {
+                    checkpoint::check_folder(&manifest, &folder).await?;
+                }
+                gym.computes(model, &folder.join("config.json")).await?;
+                ModelSpec { name, folder, hub: None }
+            }
+            None => gym.model(model, name, None).await?,
         };
         let backend = gym.backend();
         let id = JobId::serve(&app_name);
@@ -104,8 +114,8 @@ impl<D> Launch<D> {
         let token = (self.authentication == Authentication::Bearer).then(Secret::generate);
         let spec = ServeSpec {
             app_name: app_name.clone(),
-            node: self.resources.node(&share, &folder)?,
-            model: ModelSpec { name: self.served.name(), folder },
+            node: self.resources.node(&share, &model.folder)?,
+            model,
             host: backend.service_host().to_owned(),
             port: 0,
             token: token.as_ref().map(|_| backend.secret_ref(&id, TOKEN)),

@@ -206,6 +206,7 @@ impl Download<'_> {
     ) -> Result<(), Result<Trouble, std::io::Error>> {
         let mut body = answer.response.bytes_stream();
         let mut told = *have;
+        self.tell(told);
         while let Some(chunk) = body.next().await {
             let chunk =
                 chunk.map_err(|source| Ok(Trouble::Passing { error: network(&self.url, source), wait: None }))?;
@@ -246,7 +247,12 @@ impl Download<'_> {
 
     fn tell(&self, received: u64) {
         if let Some(watcher) = &self.hub.watcher {
-            watcher(&Progress { file: self.path.to_owned(), received, total: self.size });
+            watcher(&Progress {
+                repo: self.listing.repo.to_string(),
+                file: self.path.to_owned(),
+                received,
+                total: self.size,
+            });
         }
     }
 

@@ -23,6 +23,7 @@ mod error;
 mod http;
 mod listing;
 mod options;
+mod progress;
 mod repo;
 mod snapshot;
 #[cfg(test)]
@@ -41,6 +42,8 @@ pub use snapshot::{Snapshot, local_model};
 /// How far one file has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
+    /// The repository.
+    pub repo: String,
     /// The file's path in its repository.
     pub file: String,
     /// Bytes on disk so far, those of an earlier, cut download included.
@@ -66,15 +69,17 @@ impl fmt::Debug for Hub {
 }
 
 impl Hub {
-    /// The hub that the environment names; see the module's text for the variables.
+    /// The hub that the environment names; see the module's text for the variables. Large files are
+    /// shown on their way, on standard error.
     ///
     /// # Errors
     /// When a variable's value cannot be used, or neither `HF_HOME` nor `HOME` is set.
     pub fn from_env() -> Result<Self, Error> {
-        Self::new(HubOptions::from_variables(|name| std::env::var(name).ok())?)
+        let hub = Self::new(HubOptions::from_variables(|name| std::env::var(name).ok())?)?;
+        Ok(Self { watcher: Some(progress::on_standard_error()), ..hub })
     }
 
-    /// A hub by its options.
+    /// A hub by its options, which shows nothing by itself.
     ///
     /// # Errors
     /// When the endpoint is not an `http` or `https` URL.
@@ -82,7 +87,8 @@ impl Hub {
         Ok(Self { client: http::Client::new(&options)?, options: Arc::new(options), watcher: None })
     }
 
-    /// Calls `watcher` as bytes arrive, at most every 1 MiB of a file and once at its end.
+    /// Calls `watcher` when a file begins to arrive, then at most every 1 MiB of it, and at its end;
+    /// instead of showing progress.
     #[must_use]
     pub fn on_progress(mut self, watcher: impl Fn(&Progress) + Send + Sync + 'static) -> Self {
         self.watcher = Some(Arc::new(watcher));

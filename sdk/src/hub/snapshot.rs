@@ -10,6 +10,9 @@ use super::{Error, Hub, Listing, Repo};
 /// The index of a sharded checkpoint.
 const INDEX: &str = "model.safetensors.index.json";
 
+/// What says which model it is.
+const CONFIG: &str = "config.json";
+
 /// A model in the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
@@ -51,11 +54,25 @@ impl Hub {
     /// no `config.json` or no safetensors.
     pub async fn snapshot(&self, id: &str, revision: &str) -> Result<Snapshot, Error> {
         let listing = self.files(&Repo::model(id)?, revision).await?;
+        self.config(&listing).await?;
+        self.rest(listing).await
+    }
+
+    /// Brings a model's `config.json` alone: what says whether the rest is worth its download.
+    ///
+    /// # Errors
+    /// As [`Hub::snapshot`].
+    pub async fn config(&self, listing: &Listing) -> Result<PathBuf, Error> {
+        if listing.file(CONFIG).is_none() {
+            return Err(self.incomplete(listing, CONFIG));
+        }
+        Ok(self.download(listing, &[CONFIG.to_owned()]).await?.join(CONFIG))
+    }
+
+    /// Brings everything else a model needs.
+    pub(crate) async fn rest(&self, listing: Listing) -> Result<Snapshot, Error> {
         let needed: Vec<String> =
             listing.files.iter().map(|file| &file.path).filter(|path| is_described(path)).cloned().collect();
-        if listing.file("config.json").is_none() {
-            return Err(self.incomplete(&listing, "config.json"));
-        }
         let folder = self.download(&listing, &needed).await?;
         let weights = self.weights(&listing, &folder)?;
         self.download(&listing, &weights).await?;

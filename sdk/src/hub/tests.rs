@@ -1,5 +1,6 @@
 //! The client against a hub on loopback that fails in every way hubs fail.
 
+mod failures;
 pub(crate) mod server;
 
 use std::sync::{Arc, Mutex};

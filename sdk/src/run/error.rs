@@ -12,6 +12,7 @@ const PROGRAM_REMEDY: &str = "a program that was built anew may hold another rew
      executable of the first launch to continue this run, or leave `.run_id(…)` out to start a new one";
 const TEACHER_REMEDY: &str =
     "point `opd` at the first teacher to continue this run, or leave `.run_id(…)` out to start a new one";
+const GONE_REMEDY: &str = "put the folder back, or launch without `.run_id(…)` to train anew";
 const TOKEN_REMEDY: &str = "set it in the environment of the program that launches";
 
 /// What can go wrong with a training run. No text here ever holds a token.
@@ -90,10 +91,12 @@ pub enum Error {
         store: String,
     },
     /// A document of the run cannot be read.
-    #[error("`{key}` of the run cannot be read; it is damaged, or a newer version wrote it")]
+    #[error("`{file}` cannot be read: it is damaged, or a newer version wrote it; {remedy}")]
     Unreadable {
-        /// The document.
-        key: String,
+        /// The file, or the document's key and store where it is no file of this machine.
+        file: String,
+        /// What to do about it.
+        remedy: String,
         /// Why.
         #[source]
         source: serde_json::Error,
@@ -130,12 +133,27 @@ pub enum Error {
         step: u64,
     },
     /// It says it succeeded, and no checkpoint of it is in the store.
-    #[error("run `{run_id}` says it succeeded, but {store} holds no checkpoint of it")]
+    #[error("run `{run_id}` says it succeeded, but {store} holds no checkpoint of it; {GONE_REMEDY}")]
     NoCheckpoint {
         /// The run.
         run_id: RunId,
         /// The store's URL.
         store: String,
+    },
+    /// It says it succeeded, and its last checkpoint is not in the store any more.
+    #[error(
+        "run `{run_id}` succeeded at step {step}, but `{folder}` is gone: the newest checkpoint there is of step {newest}, \
+         which `run.checkpoints()` still gives; {GONE_REMEDY}"
+    )]
+    LostCheckpoint {
+        /// The run.
+        run_id: RunId,
+        /// Its last step.
+        step: u64,
+        /// Where its last checkpoint was.
+        folder: String,
+        /// The newest step whose checkpoint is there.
+        newest: u64,
     },
     /// Ctrl-C: this program stopped watching; the run goes on.
     #[error("detached from run `{run_id}`, which goes on; watch it again with `TrainRun::attach(\"{run_id}\")`")]
@@ -153,6 +171,8 @@ impl Error {
             Self::OtherTeacher { .. } => Some(TEACHER_REMEDY),
             Self::NoToken { .. } => Some(TOKEN_REMEDY),
             Self::Failed { failure, .. } => Some(&failure.next_step),
+            Self::Unreadable { remedy, .. } => Some(remedy),
+            Self::NoCheckpoint { .. } | Self::LostCheckpoint { .. } => Some(GONE_REMEDY),
             Self::Teacher(error) => error.hint(),
             Self::Backend(error) => error.hint(),
             Self::Gym(error) => error.hint(),
@@ -165,6 +185,16 @@ impl Error {
         match self {
             Self::Failed { failure, .. } => Some(failure.cause),
             _ => None,
+        }
+    }
+}
+
+impl From<gym::ModelError> for Error {
+    fn from(error: gym::ModelError) -> Self {
+        match error {
+            gym::ModelError::Hub(error) => Self::Model(error),
+            gym::ModelError::Backend(error) => Self::Backend(error),
+            gym::ModelError::Refused(said) => Self::Check { said: format!("model {said}") },
         }
     }
 }

@@ -40,23 +40,20 @@ enum SharedRows {
     Allowed,
 }
 
-/// A run that could be launched, as [`TrainLaunch::check`] found it.
-#[derive(Clone, Debug)]
-pub struct Checked {
-    /// What would happen.
-    pub spec: RunSpec,
-    /// What a person should know although nothing is wrong.
-    pub notes: Vec<String>,
-}
-
 /// A spec and what its job needs beside it.
-struct Prepared {
-    gym: Gym,
-    spec: RunSpec,
+pub(super) struct Prepared {
+    pub(super) gym: Gym,
+    pub(super) spec: RunSpec,
     /// Whether the launch names the number of threads.
     threads_asked: bool,
-    secrets: BTreeMap<String, Secret>,
-    notes: Vec<String>,
+    pub(super) secrets: BTreeMap<String, Secret>,
+    pub(super) notes: Vec<String>,
+}
+
+impl Prepared {
+    pub(super) fn teacher_token(&self) -> Option<&Secret> {
+        self.secrets.get(TEACHER_TOKEN)
+    }
 }
 
 impl TrainConfig {
@@ -108,26 +105,17 @@ impl TrainLaunch {
         self
     }
 
-    /// Does everything but start: fetches model and rows, makes the spec, and has `gym-runtime
-    /// check` try the tokenizer and the chat template on the rows.
-    ///
-    /// # Errors
-    /// Those of the launch; [`Error::Check`] with the runtime's words.
-    pub async fn check(self) -> Result<Checked, Error> {
-        let Prepared { gym, spec, mut notes, .. } = self.prepare().await?;
-        notes.extend(runtime_check::check(&gym, &spec).await?);
-        Ok(Checked { spec, notes })
-    }
-
     async fn start(self) -> Result<TrainRun, Error> {
-        let Prepared { gym, mut spec, threads_asked, secrets, mut notes } = self.prepare().await?;
+        let prepared = self.prepare().await?;
+        let teacher_token = prepared.teacher_token().cloned();
+        let Prepared { gym, mut spec, threads_asked, secrets, mut notes } = prepared;
         let run = TrainRun::new(&gym, spec.clone());
         if run.needs_no_start().await? {
             let spec = spec_file::settle(&gym, spec).await?;
             return Ok(TrainRun::new(&gym, spec).with_notes(notes));
         }
         notes.extend(runtime_check::check(&gym, &spec).await?);
-        let teacher = teacher_file::ask(&gym, &spec, secrets.get(TEACHER_TOKEN)).await?;
+        let teacher = teacher_file::ask(&gym, &spec, teacher_token.as_ref()).await?;
         // Held until the job is submitted.
         let share = gym.backend().share(&JobId::train(&spec.run_id)).await?;
         if !threads_asked {
@@ -163,7 +151,8 @@ impl TrainLaunch {
         Ok(run)
     }
 
-    async fn prepare(self) -> Result<Prepared, Error> {
+    /// Fetches model and rows and makes the spec.
+    pub(super) async fn prepare(self) -> Result<Prepared, Error> {
         let Self { mut config, run_id, eval, shared_rows, resources, gym } = self;
         let run_id = run_id.unwrap_or_else(|| Ok(RunId::generate()))?;
         // What can be seen at once, before anything is fetched.
@@ -176,12 +165,17 @@ impl TrainLaunch {
             address(&gym, &mut opd.teacher).await?;
             secrets = take_token(&gym, &JobId::train(&run_id), &mut opd.teacher)?;
         }
-        let model_folder = gym.model_folder(config.model).await.map_err(Error::Model)?;
-        let train = materialise(&gym, &config.dataset, "training").await?;
+        // A run that is continued takes the commits it took before, whatever a branch is by now.
+        let before = spec_file::read(&gym, &run_id).await?;
+        let pin = before.as_ref().and_then(|spec| spec.model.hub.as_ref());
+        let model = gym.model(config.model, config.model.name().to_owned(), pin).await?;
+        let pin = before.as_ref().and_then(|spec| spec.data.train.hub.as_ref());
+        let train = materialise(&gym, config.dataset.clone().pinned(pin), "training").await?;
         let mut notes = train.notes.clone();
-        let eval = match &eval {
+        let eval = match eval {
             Some(eval) => {
-                let rows = materialise(&gym, eval, "evaluation").await?;
+                let pin = before.as_ref().and_then(|spec| spec.eval.as_ref()?.rows.hub.as_ref());
+                let rows = materialise(&gym, eval.pinned(pin), "evaluation").await?;
                 if shared_rows == SharedRows::Refused {
                     refuse_shared_rows(&train, &rows).map_err(Error::SharedRows)?;
                 }
@@ -195,7 +189,7 @@ impl TrainLaunch {
             None => None,
         };
         // The recipe goes before the launch, and both before what a run that is continued had.
-        let before = spec_file::read(&gym, &run_id).await?.map(|spec| spec.node);
+        let before = before.map(|spec| spec.node);
         let threads_asked = resources.threads.is_some();
         let resources = Resources {
             device: config
@@ -208,11 +202,11 @@ impl TrainLaunch {
             threads: resources.threads.or(before.as_ref().map(|node| node.threads)),
         };
         let share = gym.backend().share(&JobId::train(&run_id)).await?;
-        let node = resources.node(&share, &model_folder)?;
+        let node = resources.node(&share, &model.folder)?;
         drop(share);
         let train: RowsRef = train.rows;
         notes.extend(config.explain().notes);
-        let spec = config::resolve(Resolve { config: &config, run_id, model_folder, train, eval, program, node })?;
+        let spec = config::resolve(Resolve { config: &config, run_id, model, train, eval, program, node })?;
         Ok(Prepared { gym, spec, threads_asked, secrets, notes })
     }
 }
@@ -226,7 +220,7 @@ impl IntoFuture for TrainLaunch {
     }
 }
 
-async fn materialise(gym: &Gym, dataset: &HuggingFaceDataset, rows: &'static str) -> Result<Materialised, Error> {
+async fn materialise(gym: &Gym, dataset: HuggingFaceDataset, rows: &'static str) -> Result<Materialised, Error> {
     dataset.materialise(gym.store().as_ref()).await.map_err(|source| Error::Dataset { rows, source })
 }
 

@@ -4,7 +4,9 @@
 //! submits its job; the [`TrainRun`] it yields is a handle. A run outlives the program that launched
 //! it: [`TrainRun::attach`] finds it again.
 
+mod check;
 mod checkpoints;
+mod document;
 mod error;
 mod launch;
 mod progress;
@@ -22,9 +24,10 @@ use training_gym_core::ids::RunId;
 use training_gym_core::record::RunStatus;
 use training_gym_core::spec::RunSpec;
 
+pub use check::{Checked, TrainCheck};
 pub use checkpoints::{Checkpoint, Checkpoints, TrainResult};
 pub use error::Error;
-pub use launch::{Checked, TrainLaunch};
+pub use launch::TrainLaunch;
 pub use training_gym_core::record::{Cause, Failure, RunState, StepMetrics};
 
 use crate::backend::{JobId, LogOptions, Logs};
@@ -46,7 +49,7 @@ pub struct TrainRun {
 pub struct RunInfo {
     /// Its id.
     pub run_id: RunId,
-    /// What the student was called at its start.
+    /// What the student was called at its start; `unknown` where the run's spec is damaged.
     pub model: String,
     /// Where it is.
     pub status: RunStatus,
@@ -137,10 +140,37 @@ pub(crate) async fn list(gym: &Gym) -> Result<Vec<RunInfo>, Error> {
     let ids: BTreeSet<RunId> = objects.iter().filter_map(|object| object.key.split('/').nth(1)?.parse().ok()).collect();
     let mut runs = Vec::new();
     for run_id in ids {
-        let Some(spec) = spec_file::read(gym, &run_id).await? else { continue };
-        let model = spec.model.name.clone();
-        let status = TrainRun::new(gym, spec).status().await?;
+        let spec = match spec_file::read(gym, &run_id).await {
+            Ok(Some(spec)) => spec,
+            Ok(None) => continue,
+            Err(error) => {
+                runs.push(RunInfo { run_id, model: "unknown".to_owned(), status: damaged(error, 0)? });
+                continue;
+            }
+        };
+        let (model, num_rollout) = (spec.model.name.clone(), spec.num_rollout);
+        let status = TrainRun::new(gym, spec).status().await.or_else(|error| damaged(error, num_rollout))?;
         runs.push(RunInfo { run_id, model, status });
     }
     Ok(runs)
+}
+
+/// The status of a run whose documents cannot be read: one such run hides no other in a listing.
+fn damaged(error: Error, num_rollout: u64) -> Result<RunStatus, Error> {
+    let Error::Unreadable { file, remedy, source } = error else { return Err(error) };
+    let failure = Failure {
+        cause: Cause::Store,
+        sentence: format!("`{file}` cannot be read: {source}"),
+        next_step: remedy,
+        retryable: false,
+    };
+    Ok(RunStatus {
+        state: RunState::Failed,
+        step: 0,
+        num_rollout,
+        attempt: 0,
+        updated_at: 0.0,
+        failure: Some(failure),
+        notes: Vec::new(),
+    })
 }

@@ -1,6 +1,6 @@
 //! What needs a tokenizer or a chat template is asked of `gym-runtime check`.
 
-use std::process::Stdio;
+use std::ffi::OsString;
 
 use serde::Deserialize;
 use training_gym_core::spec::{RowsRef, RunSpec};
@@ -33,25 +33,15 @@ async fn check_rows(gym: &Gym, spec: &RunSpec, (rows_ref, kind): (&RowsRef, &str
         source,
     })?;
     gym.store().get_file(&rows_ref.key, rows.path()).await?;
-    let program = LocalBackend::find_runtime(gym.runtime())?;
-    let kwargs = serde_json::Value::from(spec.data.chat_template_kwargs.clone());
-    let mut command = tokio::process::Command::new(&program);
-    command.arg("check").arg("--model").arg(&spec.model.folder).arg("--rows").arg(rows.path());
-    command.arg("--chat-template-kwargs").arg(kwargs.to_string());
-    command.arg("--max-prompt-len").arg(spec.data.max_prompt_len.to_string());
+    let kwargs = serde_json::Value::from(spec.data.chat_template_kwargs.clone()).to_string();
+    let mut arguments: Vec<OsString> = vec!["check".into(), "--model".into(), spec.model.folder.clone().into()];
+    arguments.extend(["--rows".into(), rows.path().into(), "--chat-template-kwargs".into(), kwargs.into()]);
+    arguments.extend(["--max-prompt-len".into(), spec.data.max_prompt_len.to_string().into()]);
     if !spec.data.apply_chat_template {
-        command.arg("--raw");
+        arguments.push("--raw".into());
     }
-    let output = command.stdin(Stdio::null()).kill_on_drop(true).output().await;
-    let output = output.map_err(|source| backend::Error::Start { program, source })?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        let silent = || format!("`gym-runtime check` ended with {}", output.status);
-        let said = if said.is_empty() { silent() } else { said };
-        return Err(Error::Check { said: format!("{kind} rows: {said}") });
-    }
-    let report: Report = serde_json::from_slice(&output.stdout)
-        .map_err(|error| Error::Check { said: format!("its report cannot be read: {error}") })?;
+    let report = LocalBackend::ask(gym.runtime(), arguments).await?.json::<Report>()?;
+    let report = report.map_err(|said| Error::Check { said: format!("{kind} rows: {said}") })?;
     let mut notes = vec![format!("the longest of {} {kind} prompts has {} tokens", report.rows, report.longest_prompt)];
     if report.too_long > 0 {
         let (count, limit) = (report.too_long, spec.data.max_prompt_len);

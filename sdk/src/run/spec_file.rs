@@ -8,6 +8,7 @@ use training_gym_core::spec::{RunSpec, VersionedRunSpec};
 use training_gym_core::store::{self, Object};
 
 use super::Error;
+use super::document::Document;
 use super::launch::known;
 use crate::backend::JobId;
 use crate::backend::difference::first_difference;
@@ -19,21 +20,18 @@ use crate::gym::Gym;
 /// not *what*. It is then renewed, unless the run is running.
 pub(super) async fn settle(gym: &Gym, spec: RunSpec) -> Result<RunSpec, Error> {
     let key = keys::spec(&spec.run_id);
-    let bytes = bytes_of(&key, &spec)?;
+    let bytes = bytes_of(gym, &spec)?;
     match gym.store().create(&key, bytes.clone()).await {
         Ok(_) => return Ok(spec),
         Err(store::Error::AlreadyExists { .. }) => {}
         Err(error) => return Err(error.into()),
     }
     let object = gym.store().get(&key).await?;
-    let stored = parse(&key, &object)?;
+    let stored = parse(gym, &spec.run_id, &object)?;
     if stored == spec {
         return Ok(stored);
     }
-    if let Some(found) = first_difference(&without_address(&key, &stored)?, &without_address(&key, &spec)?) {
-        let (field, stored, asked) = (found.field, found.first, found.second);
-        return Err(Error::Changed { run_id: spec.run_id, field, stored, asked });
-    }
+    same(gym, &stored, &spec)?;
     let job = known(gym.backend().job(&JobId::train(&spec.run_id)).await)?;
     if job.is_some_and(|job| job.state.is_live()) {
         return Ok(stored);
@@ -42,36 +40,55 @@ pub(super) async fn settle(gym: &Gym, spec: RunSpec) -> Result<RunSpec, Error> {
     Ok(spec)
 }
 
+/// Refuses a spec under the id of a run that is another; without such a run there is nothing to refuse.
+pub(super) async fn compare(gym: &Gym, spec: &RunSpec) -> Result<(), Error> {
+    match read(gym, &spec.run_id).await? {
+        Some(stored) => same(gym, &stored, spec),
+        None => Ok(()),
+    }
+}
+
+fn same(gym: &Gym, stored: &RunSpec, asked: &RunSpec) -> Result<(), Error> {
+    let Some(found) = first_difference(&what_counts(gym, stored)?, &what_counts(gym, asked)?) else { return Ok(()) };
+    let (field, stored, now) = (found.field, found.first, found.second);
+    Err(Error::Changed { run_id: asked.run_id.clone(), field, stored, asked: now })
+}
+
 /// The spec of a run; `None` where there is no such run.
 pub(super) async fn read(gym: &Gym, run_id: &RunId) -> Result<Option<RunSpec>, Error> {
     let key = keys::spec(run_id);
     match gym.store().get(&key).await {
-        Ok(object) => parse(&key, &object).map(Some),
+        Ok(object) => parse(gym, run_id, &object).map(Some),
         Err(store::Error::NotFound { .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
-fn parse(key: &str, object: &Object) -> Result<RunSpec, Error> {
-    let VersionedRunSpec::V1(spec) = serde_json::from_slice(&object.bytes).map_err(unreadable(key))?;
-    Ok(spec)
+fn parse(gym: &Gym, run_id: &RunId, object: &Object) -> Result<RunSpec, Error> {
+    let key = keys::spec(run_id);
+    let spec = serde_json::from_slice(&object.bytes).map_err(Document::Spec.unreadable(gym, run_id, &key));
+    spec.map(|VersionedRunSpec::V1(spec)| spec)
 }
 
-fn bytes_of(key: &str, spec: &RunSpec) -> Result<Bytes, Error> {
-    let spec = VersionedRunSpec::V1(spec.clone());
-    Ok(serde_json::to_vec_pretty(&spec).map_err(unreadable(key))?.into())
+fn bytes_of(gym: &Gym, spec: &RunSpec) -> Result<Bytes, Error> {
+    let key = keys::spec(&spec.run_id);
+    let bytes = serde_json::to_vec_pretty(&VersionedRunSpec::V1(spec.clone()));
+    Ok(bytes.map_err(Document::Spec.unreadable(gym, &spec.run_id, &key))?.into())
 }
 
-fn without_address(key: &str, spec: &RunSpec) -> Result<Value, Error> {
+/// What makes the run the run it is: not where the teacher is, nor where model and rows came from,
+/// since their folder and hash say what they are.
+fn what_counts(gym: &Gym, spec: &RunSpec) -> Result<Value, Error> {
     let mut spec = spec.clone();
+    spec.model.hub = None;
+    spec.data.train.hub = None;
+    if let Some(eval) = &mut spec.eval {
+        eval.rows.hub = None;
+    }
     if let Some(teacher) = &mut spec.teacher {
         teacher.url.clear();
         teacher.token = None;
     }
-    serde_json::to_value(spec).map_err(unreadable(key))
-}
-
-pub(super) fn unreadable(key: &str) -> impl FnOnce(serde_json::Error) -> Error {
-    let key = key.to_owned();
-    move |source| Error::Unreadable { key, source }
+    let key = keys::spec(&spec.run_id);
+    serde_json::to_value(&spec).map_err(Document::Spec.unreadable(gym, &spec.run_id, &key))
 }

@@ -4,8 +4,8 @@ use training_gym_core::ids::RunId;
 use training_gym_core::record::{Cause, Failure, RunState, RunStatus, StepMetrics, keys};
 use training_gym_core::store;
 
+use super::document::Document;
 use super::launch::known;
-use super::spec_file::unreadable;
 use super::{Error, TrainRun};
 use crate::backend::local::LAST_LINES;
 use crate::backend::{Exit, Job, JobState, LogOptions};
@@ -157,8 +157,13 @@ impl TrainRun {
         };
         // Whole lines only: the last may be half written.
         let whole = object.bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
-        let lines = object.bytes[..whole].split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
-        lines.map(|line| serde_json::from_slice(line).map_err(unreadable(&key))).collect()
+        let lines = object.bytes[..whole].split(|&byte| byte == b'\n').zip(1..).filter(|(line, _)| !line.is_empty());
+        lines
+            .map(|(line, number)| {
+                let damaged = Document::Metrics(number).unreadable(self.gym(), self.training_run_id(), &key);
+                serde_json::from_slice(line).map_err(damaged)
+            })
+            .collect()
     }
 }
 
@@ -175,7 +180,10 @@ fn current(stored: Option<RunStatus>, job: &Job) -> Option<RunStatus> {
 async fn read(gym: &Gym, run_id: &RunId) -> Result<Option<RunStatus>, Error> {
     let key = keys::status(run_id);
     match gym.store().get(&key).await {
-        Ok(object) => serde_json::from_slice(&object.bytes).map(Some).map_err(unreadable(&key)),
+        Ok(object) => {
+            let status = serde_json::from_slice(&object.bytes).map_err(Document::Status.unreadable(gym, run_id, &key));
+            status.map(Some)
+        }
         Err(store::Error::NotFound { .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }

@@ -13,7 +13,7 @@ use training_gym_core::store;
 use training_gym_core::wire::ModelInfo;
 
 use super::Error;
-use super::spec_file::unreadable;
+use super::document::Document;
 use crate::backend::Secret;
 use crate::gym::Gym;
 
@@ -53,7 +53,7 @@ pub(super) async fn ask(gym: &Gym, spec: &RunSpec, token: Option<&Secret>) -> Re
 /// Writes down who taught the run first.
 pub(super) async fn record(gym: &Gym, run_id: &RunId, identity: &Identity) -> Result<(), Error> {
     let key = key(run_id);
-    let bytes = serde_json::to_vec_pretty(identity).map_err(unreadable(&key))?;
+    let bytes = serde_json::to_vec_pretty(identity).map_err(Document::Teacher.unreadable(gym, run_id, &key))?;
     match gym.store().create(&key, bytes.into()).await {
         Ok(_) | Err(store::Error::AlreadyExists { .. }) => Ok(()),
         Err(error) => Err(error.into()),
@@ -63,7 +63,10 @@ pub(super) async fn record(gym: &Gym, run_id: &RunId, identity: &Identity) -> Re
 async fn read(gym: &Gym, run_id: &RunId) -> Result<Option<Identity>, Error> {
     let key = key(run_id);
     match gym.store().get(&key).await {
-        Ok(object) => serde_json::from_slice(&object.bytes).map(Some).map_err(unreadable(&key)),
+        Ok(object) => {
+            let identity = serde_json::from_slice(&object.bytes);
+            identity.map(Some).map_err(Document::Teacher.unreadable(gym, run_id, &key))
+        }
         Err(store::Error::NotFound { .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }

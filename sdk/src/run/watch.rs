@@ -47,7 +47,7 @@ impl TrainRun {
             let run_id = self.training_run_id().clone();
             match status.state {
                 RunState::Succeeded => {
-                    return TrainResult::read(self.gym(), &run_id, &self.spec().model, metrics).await;
+                    return TrainResult::read(self.gym(), &run_id, &self.spec().model, (status.step, metrics)).await;
                 }
                 RunState::Failed => {
                     let failure = status.failure.unwrap_or_else(unexplained);

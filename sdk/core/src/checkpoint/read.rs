@@ -1,11 +1,15 @@
 //! Finding, checking and copying what is published.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::{Error, FileEntry, Kind, MANIFEST, Manifest, State, VersionedManifest, blocking};
 use crate::ids::{ContentHash, RunId};
 use crate::store::{self, Store, check_key};
+
+/// A file of up to this many bytes is hashed whenever its checkpoint is looked at.
+const CHEAP: u64 = 16 << 20;
 
 /// The manifest of one step, or `None` where nothing is published.
 ///
@@ -19,15 +23,11 @@ pub async fn at(store: &dyn Store, kind: Kind, run: &RunId, step: u64) -> Result
         Err(store::Error::NotFound { .. }) => return Ok(None),
         Err(source) => return Err(Error::Store { folder, source }),
     };
-    let VersionedManifest::V1(manifest) =
-        serde_json::from_slice(&object.bytes).map_err(|source| Error::Unreadable { key, source })?;
-    let damaged = |damage: String| Err(Error::Damaged { folder: folder.clone(), damage });
+    let shown = store.local_path(&key).map_or(key, |path| path.display().to_string());
+    let manifest = parse(&shown, &folder, &object.bytes)?;
     if manifest.folder() != folder {
-        return damaged(format!("its manifest says it is `{}`", manifest.folder()));
-    }
-    // Names become paths on the reader's machine, so none may step outside its folder.
-    if let Some(file) = manifest.files.iter().find(|file| check_key(&file.name).is_err() || file.name == MANIFEST) {
-        return damaged(format!("its manifest has a file `{}`", file.name));
+        let damage = format!("its manifest says it is `{}`", manifest.folder());
+        return Err(Error::Damaged { folder, damage });
     }
     Ok(Some(manifest))
 }
@@ -107,6 +107,58 @@ pub async fn verify(store: &dyn Store, manifest: &Manifest) -> Result<(), Error>
         }
     }
     Ok(())
+}
+
+/// Checks that the folder `at` of this machine holds what a manifest lists: every file with its size,
+/// and its content where that is cheap to read (files of up to 16 MiB).
+///
+/// # Errors
+/// [`Error::Incomplete`] with the first file that is missing or another.
+pub async fn check_folder(manifest: &Manifest, at: &Path) -> Result<(), Error> {
+    for file in &manifest.files {
+        let path = at.join(&file.name);
+        let damage = match std::fs::metadata(&path) {
+            Ok(meta) if meta.is_file() && meta.len() == file.size => {
+                if file.size > CHEAP || holds(path.clone(), file.clone()).await? {
+                    continue;
+                }
+                "has another content than when it was published".to_owned()
+            }
+            Ok(meta) if meta.is_file() => format!("has {} bytes instead of {}", meta.len(), file.size),
+            Ok(_) => "is no file".to_owned(),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                "is missing".to_owned()
+            }
+            Err(source) => return Err(Error::local("read", &path)(source)),
+        };
+        return Err(Error::Incomplete { path, damage });
+    }
+    Ok(())
+}
+
+/// The manifest that lies in a folder of this machine; `None` where there is none.
+///
+/// # Errors
+/// When it cannot be read, or lists what is no file of the folder.
+pub fn manifest_in(folder: &Path) -> Result<Option<Manifest>, Error> {
+    let path = folder.join(MANIFEST);
+    let bytes = match std::fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
+        Err(source) => return Err(Error::local("read", &path)(source)),
+    };
+    parse(&path.display().to_string(), &folder.display().to_string(), &bytes).map(Some)
+}
+
+fn parse(key: &str, folder: &str, bytes: &[u8]) -> Result<Manifest, Error> {
+    let VersionedManifest::V1(manifest) =
+        serde_json::from_slice(bytes).map_err(|source| Error::Unreadable { key: key.to_owned(), source })?;
+    // Names become paths on the reader's machine, so none may step outside its folder.
+    if let Some(file) = manifest.files.iter().find(|file| check_key(&file.name).is_err() || file.name == MANIFEST) {
+        let damage = format!("its manifest has a file `{}`", file.name);
+        return Err(Error::Damaged { folder: folder.to_owned(), damage });
+    }
+    Ok(manifest)
 }
 
 /// Copies a published folder to the local folder `to`, checking every file; files that are there

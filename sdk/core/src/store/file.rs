@@ -41,7 +41,7 @@ impl FileStore {
     /// Opens the store in the folder `root`, which is made where it is missing.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if `root` is not absolute; [`Error::Io`] if it cannot be made or written.
+    /// [`Error::Invalid`] if `root` is not absolute; [`Error::Folder`] if it cannot be made or written.
     pub fn open(root: impl Into<PathBuf>) -> Result<Self, Error> {
         let path: PathBuf = root.into();
         if !path.is_absolute() {
@@ -52,9 +52,11 @@ impl FileStore {
             });
         }
         let root = Root { url: url::of_file(&path), path };
-        for folder in [root.temporary(), root.locks()] {
-            fs::create_dir_all(folder).map_err(|source| root.io("open", "", source))?;
-        }
+        // The trial finds a disk that is full or read-only before anybody counts on the store.
+        let usable = [root.temporary(), root.locks()].iter().try_for_each(fs::create_dir_all);
+        usable
+            .and_then(|()| temporary_in(&root.temporary()).map(drop))
+            .map_err(|source| Error::Folder { path: root.path.clone(), source })?;
         root.sweep();
         Ok(Self { root: Arc::new(root) })
     }
@@ -92,7 +94,7 @@ pub(super) async fn join<T>(task: tokio::task::JoinHandle<Result<T, Error>>) -> 
             // The runtime is shutting down before the work began.
             Err(error) => Err(Error::Io {
                 action: "reach",
-                key: String::new(),
+                key: "an object".to_owned(),
                 store: "file://".to_owned(),
                 source: io::Error::new(ErrorKind::Interrupted, error),
             }),

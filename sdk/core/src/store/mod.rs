@@ -57,6 +57,15 @@ pub enum Error {
         /// What is allowed.
         rule: String,
     },
+    /// The folder of a `file://` store cannot be used.
+    #[error("`{}` cannot be a store; {FOLDER_REMEDY}", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
     /// The medium failed.
     #[error("cannot {action} `{key}` in {store}")]
     Io {
@@ -71,6 +80,8 @@ pub enum Error {
         source: std::io::Error,
     },
 }
+
+const FOLDER_REMEDY: &str = "name a folder that can be made and written";
 
 /// Which version of an object: equal tags mean equal content.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,8 +153,8 @@ pub trait Store: Send + Sync + fmt::Debug {
 /// is a new and empty store each time.
 ///
 /// # Errors
-/// [`Error::Invalid`] for another scheme or a path that is not absolute; [`Error::Io`] when the
-/// folder cannot be made.
+/// [`Error::Invalid`] for another scheme or a path that is not absolute; [`Error::Folder`] when
+/// the folder cannot be made or written.
 pub fn open(url: &str) -> Result<Arc<dyn Store>, Error> {
     let invalid = |rule: &str| Error::Invalid { what: "store URL", given: url.to_owned(), rule: rule.to_owned() };
     match url.split_once("://") {

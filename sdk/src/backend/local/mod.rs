@@ -21,13 +21,16 @@
 //! the recipe's `environment` says. Secrets travel as files of mode 0600, never as variables or
 //! arguments.
 
+mod handshake;
 mod process;
 mod program;
 mod record;
 mod start;
 mod tail;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,6 +68,28 @@ pub const INHERITED: &[&str] = &[
 /// Lines of a log that a message quotes.
 pub const LAST_LINES: usize = 20;
 
+/// What `gym-runtime` answered to a question.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// It succeeded, and printed this.
+    Printed { program: PathBuf, stdout: Vec<u8> },
+    /// It failed, with these words.
+    Refused(String),
+}
+
+impl Answer {
+    /// The JSON document it printed, or its refusal.
+    pub(crate) fn json<T: serde::de::DeserializeOwned>(self) -> Result<Result<T, String>, Error> {
+        match self {
+            Self::Refused(said) => Ok(Err(said)),
+            Self::Printed { program, stdout } => serde_json::from_slice(&stdout).map(Ok).map_err(|error| {
+                let what = format!("its answer to `check` cannot be read ({error})");
+                Error::NotRuntime { program, what }
+            }),
+        }
+    }
+}
+
 /// The backend that runs jobs as processes of this machine. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct LocalBackend {
@@ -87,7 +112,8 @@ impl LocalBackend {
     }
 
     /// Uses this program instead of looking for `gym-runtime` (the variable
-    /// `TRAINING_GYM_RUNTIME`, beside the current executable, on `PATH`).
+    /// `TRAINING_GYM_RUNTIME`, beside the current executable, on `PATH`, in the `target` folder of
+    /// the repository this SDK was compiled in).
     #[must_use]
     pub fn with_runtime(self, program: impl Into<PathBuf>) -> Self {
         Self { inner: Arc::new(Inner { home: self.inner.home.clone(), runtime: Some(program.into()) }) }
@@ -101,13 +127,32 @@ impl LocalBackend {
     /// The program jobs are started with.
     ///
     /// # Errors
-    /// [`Error::NoRuntime`], naming every place looked at.
+    /// [`Error::NoRuntime`], naming every place looked at; [`Error::NotRuntime`] and [`Error::Start`]
+    /// where what is there is another program.
     pub fn runtime(&self) -> Result<PathBuf, Error> {
-        Self::find_runtime(self.inner.runtime.as_deref())
+        let program = program::find(self.inner.runtime.as_deref())?;
+        handshake::greet(&program)?;
+        Ok(program)
     }
 
-    pub(crate) fn find_runtime(chosen: Option<&Path>) -> Result<PathBuf, Error> {
-        program::find(chosen)
+    /// Runs `gym-runtime` (the one `chosen`, or the one that is found) with `arguments` to its end:
+    /// what it printed, or, where it failed, its words.
+    pub(crate) async fn ask(chosen: Option<&Path>, arguments: Vec<OsString>) -> Result<Answer, Error> {
+        let backend = Self { inner: Arc::new(Inner { home: PathBuf::new(), runtime: chosen.map(Path::to_owned) }) };
+        let program = backend.blocking(Self::runtime).await?;
+        let output = tokio::process::Command::new(&program)
+            .args(&arguments)
+            .stdin(Stdio::null())
+            .kill_on_drop(true)
+            .output()
+            .await
+            .map_err(|source| Error::Start { program: program.clone(), source })?;
+        if output.status.success() {
+            return Ok(Answer::Printed { program, stdout: output.stdout });
+        }
+        let said = String::from_utf8_lossy(&output.stderr).trim().trim_start_matches("error: ").to_owned();
+        let silent = || format!("`{}` ended with {} and said nothing", program.display(), output.status);
+        Ok(Answer::Refused(if said.is_empty() { silent() } else { said }))
     }
 
     /// Where the job's files are.

@@ -10,7 +10,8 @@ pub(super) const VARIABLE: &str = "TRAINING_GYM_RUNTIME";
 const NAME: &str = "gym-runtime";
 
 /// Finds the program: what `chosen` or [`VARIABLE`] names, else beside the current executable
-/// (or one folder up, where cargo puts it for examples and tests), else on `PATH`.
+/// (or one folder up, where cargo puts it for examples and tests), else on `PATH`, else where it is
+/// built in the repository that this SDK was compiled in.
 pub(super) fn find(chosen: Option<&Path>) -> Result<PathBuf, Error> {
     if let Some(path) = chosen {
         return exact(path, "the path given to the backend");
@@ -19,7 +20,8 @@ pub(super) fn find(chosen: Option<&Path>) -> Result<PathBuf, Error> {
         return exact(Path::new(&path), &format!("the environment variable `{VARIABLE}`"));
     }
     let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.to_owned()));
-    search(beside.as_deref(), std::env::var_os("PATH").as_deref())
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("target").join("debug");
+    search(beside.as_deref(), std::env::var_os("PATH").as_deref(), &built)
 }
 
 fn exact(path: &Path, what: &str) -> Result<PathBuf, Error> {
@@ -30,18 +32,21 @@ fn exact(path: &Path, what: &str) -> Result<PathBuf, Error> {
     }
 }
 
-fn search(beside: Option<&Path>, path: Option<&OsStr>) -> Result<PathBuf, Error> {
+fn search(beside: Option<&Path>, path: Option<&OsStr>, built: &Path) -> Result<PathBuf, Error> {
     let near = beside.into_iter().flat_map(|folder| {
         let cargo = matches!(folder.file_name().and_then(OsStr::to_str), Some("examples" | "deps"));
         [Some(folder), folder.parent().filter(|_| cargo)].into_iter().flatten().map(Path::to_owned)
     });
     let near: Vec<PathBuf> = near.collect();
     let on_path = path.map(|path| std::env::split_paths(path).collect::<Vec<_>>()).unwrap_or_default();
-    let found = near.iter().chain(&on_path).map(|folder| folder.join(NAME)).find(|file| file.is_file());
+    let places = near.iter().chain(&on_path).map(PathBuf::as_path).chain([built]);
+    let found = places.map(|folder| folder.join(NAME)).find(|file| file.is_file());
     found.ok_or_else(|| {
         let near = near.iter().map(|folder| format!("`{}`", folder.join(NAME).display())).collect::<Vec<_>>();
         let near = if near.is_empty() { "nothing beside this executable".to_owned() } else { near.join(", ") };
-        Error::NoRuntime { looked: format!("`{VARIABLE}` (not set), {near}, and `{NAME}` on `PATH`") }
+        let built = built.join(NAME);
+        let looked = format!("`{VARIABLE}` (not set), {near}, `{NAME}` on `PATH`, and `{}`", built.display());
+        Error::NoRuntime { looked }
     })
 }
 
@@ -56,13 +61,20 @@ mod tests {
         std::fs::create_dir_all(target.join("examples")).unwrap();
         std::fs::create_dir_all(&bin).unwrap();
         let path = std::env::join_paths([&bin]).unwrap();
-        let find = || search(Some(&target.join("examples")), Some(&path));
+        let built = home.path().join("repository/target/debug");
+        let find = || search(Some(&target.join("examples")), Some(&path), &built);
 
         let error = find().unwrap_err();
         let text = error.to_string();
         assert!(text.contains(VARIABLE) && text.contains("debug/gym-runtime") && text.contains("PATH"), "{text}");
-        assert!(error.hint().unwrap().contains("cargo xtask setup"));
+        assert!(text.contains("repository/target/debug/gym-runtime"), "{text}");
+        // What to run, and where: a person's crate may be anywhere.
+        let hint = error.hint().unwrap();
+        assert!(hint.contains("cargo xtask runtime") && hint.contains(env!("CARGO_MANIFEST_DIR")), "{hint}");
 
+        std::fs::create_dir_all(&built).unwrap();
+        std::fs::write(built.join(NAME), "").unwrap();
+        assert_eq!(find().unwrap(), built.join(NAME));
         std::fs::write(bin.join(NAME), "").unwrap();
         assert_eq!(find().unwrap(), bin.join(NAME));
         std::fs::write(target.join(NAME), "").unwrap();

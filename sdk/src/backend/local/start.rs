@@ -175,7 +175,7 @@ fn arguments(workload: &Workload, runtime: &Path, folder: &Path) -> Vec<String> 
     arguments
 }
 
-fn inherited() -> BTreeMap<String, String> {
+pub(super) fn inherited() -> BTreeMap<String, String> {
     INHERITED.iter().filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?))).collect()
 }
 

@@ -27,7 +27,7 @@ fn every_preset_is_one_model_that_can_run() {
         let model = Model::hub(preset.repo);
         let recipe = Recipe { custom_rm_function: least().custom_rm_function, ..model.recipe() };
         assert_eq!(recipe.preset, Some(model));
-        train(model, recipe).check().unwrap();
+        train(model, recipe).check_values().unwrap();
     }
 }
 
@@ -42,13 +42,14 @@ fn names_that_cannot_be_models_are_refused() {
         (Model::folder("/no/such/folder"), "model = /no/such/folder: there is no such folder"),
         (Model::folder(empty.path()), "the folder has no config.json"),
     ] {
-        let message = train(model, least()).check().unwrap_err().to_string();
+        let message = train(model, least()).check_values().unwrap_err().to_string();
         assert!(message.contains(expected), "{message}");
     }
     std::fs::write(empty.path().join("config.json"), "{}").unwrap();
-    let message = train(Model::folder(empty.path()).with_revision("v1"), least()).check().unwrap_err().to_string();
+    let message =
+        train(Model::folder(empty.path()).with_revision("v1"), least()).check_values().unwrap_err().to_string();
     assert!(message.contains("revision v1: a folder has no revisions"), "{message}");
-    train(Model::hub("gpt2"), least()).check().unwrap();
+    train(Model::hub("gpt2"), least()).check_values().unwrap();
 }
 
 #[test]

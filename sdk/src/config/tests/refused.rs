@@ -11,7 +11,7 @@ use super::{POST_PROCESS, least, train, tutorial};
 fn refusal(change: impl FnOnce(&mut Recipe)) -> String {
     let mut recipe = least();
     change(&mut recipe);
-    train(models::QWEN3_4B, recipe).check().unwrap_err().to_string()
+    train(models::QWEN3_4B, recipe).check_values().unwrap_err().to_string()
 }
 
 macro_rules! refuses {
@@ -177,13 +177,13 @@ fn a_group_of_one_is_fine_where_no_reward_is_compared() {
         n_samples_per_prompt: Some(1),
         ..Recipe::default()
     };
-    train(models::QWEN3_4B, distilled.clone()).check().unwrap();
+    train(models::QWEN3_4B, distilled.clone()).check_values().unwrap();
     let weightless = Opd { opd_kl_coef: 0.0, ..Opd::to_url("http://teacher/generate") };
     let message =
-        train(models::QWEN3_4B, Recipe { opd: Some(weightless), ..distilled }).check().unwrap_err().to_string();
+        train(models::QWEN3_4B, Recipe { opd: Some(weightless), ..distilled }).check_values().unwrap_err().to_string();
     assert!(message.starts_with("recipe.opd.opd_kl_coef = 0.0: without a reward the teacher is all"), "{message}");
     let raw = Recipe { advantage: Some(AdvantageEstimator::Raw), n_samples_per_prompt: Some(1), ..least() };
-    train(models::QWEN3_4B, raw).check().unwrap();
+    train(models::QWEN3_4B, raw).check_values().unwrap();
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn what_the_launch_knows_is_checked_too() {
 fn template_variables_without_a_template_are_refused() {
     let mut config = train(models::QWEN3_4B, tutorial());
     config.dataset = config.dataset.apply_chat_template(false);
-    let message = config.check().unwrap_err().to_string();
+    let message = config.check_values().unwrap_err().to_string();
     assert!(message.contains("the dataset does not apply the chat template, so it would be ignored"), "{message}");
 }
 
@@ -230,7 +230,7 @@ fn template_variables_without_a_template_are_refused() {
 fn a_dataset_that_is_not_there_is_refused() {
     let config =
         TrainConfig { dataset: HuggingFaceDataset::file("/no/such/rows.jsonl"), ..train(models::QWEN3_4B, least()) };
-    let message = config.check().unwrap_err().to_string();
+    let message = config.check_values().unwrap_err().to_string();
     assert_eq!(
         message,
         "dataset: no file or folder `/no/such/rows.jsonl` here: a relative path is seen from the current folder"

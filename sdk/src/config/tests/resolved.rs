@@ -1,24 +1,28 @@
-use std::path::PathBuf;
+use std::path::Path;
 
 use training_gym_core::ids::ContentHash;
-use training_gym_core::spec::{Dtype, NodeSpec, ProgramRef, RowsRef, RunSpec, SecretRef, VersionedRunSpec};
+use training_gym_core::spec::{Dtype, ModelSpec, NodeSpec, ProgramRef, RowsRef, RunSpec, SecretRef, VersionedRunSpec};
 
 use super::super::{Error, Opd, Recipe, Resolve, TrainConfig, models, resolve};
 use super::{REWARD, least, train, tutorial};
 
 fn rows(count: u64) -> RowsRef {
-    RowsRef { key: "inputs/rows/abc".to_owned(), sha256: ContentHash::of(b"rows"), rows: count }
+    RowsRef { key: "inputs/rows/abc".to_owned(), sha256: ContentHash::of(b"rows"), rows: count, hub: None }
 }
 
 fn program() -> Option<ProgramRef> {
     Some(ProgramRef { key: "inputs/program/abc".to_owned(), sha256: ContentHash::of(b"program") })
 }
 
+fn model(config: &TrainConfig, folder: &Path) -> ModelSpec {
+    ModelSpec { name: config.model.name().to_owned(), folder: folder.to_owned(), hub: None }
+}
+
 fn launch(config: &TrainConfig) -> Resolve<'_> {
     Resolve {
         config,
         run_id: "run-1".parse().unwrap(),
-        model_folder: PathBuf::from("/no/such/snapshot"),
+        model: model(config, Path::new("/no/such/snapshot")),
         train: rows(100),
         eval: None,
         program: program(),
@@ -125,7 +129,7 @@ fn the_recipes_device_and_dtype_go_before_the_machines() {
 fn a_deployment_without_an_address_may_be_checked_but_not_resolved() {
     let config =
         train(models::QWEN3_4B, Recipe { opd: Some(Opd::to_url("deployment://teacher")), ..Recipe::default() });
-    config.check().unwrap();
+    config.check_values().unwrap();
     assert_eq!(
         resolve(launch(&config)).unwrap_err().to_string(),
         "recipe.opd.teacher.url = deployment://teacher: the deployment has no address yet; wait until it is ready"
@@ -137,9 +141,9 @@ fn the_models_own_folder_sets_the_limit() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("config.json"), r#"{"text_config": {"max_position_embeddings": 512}}"#).unwrap();
     let config = train(models::QWEN3_4B, least());
-    let spec = resolve(Resolve { model_folder: folder.path().to_owned(), ..launch(&config) }).unwrap();
+    let spec = resolve(Resolve { model: model(&config, folder.path()), ..launch(&config) }).unwrap();
     assert_eq!((spec.data.max_prompt_len, spec.rollout.rollout_max_response_len), (256, 256));
     let long = train(models::QWEN3_4B, Recipe { rollout_max_response_len: Some(2048), ..least() });
-    let message = resolve(Resolve { model_folder: folder.path().to_owned(), ..launch(&long) }).unwrap_err().to_string();
+    let message = resolve(Resolve { model: model(&long, folder.path()), ..launch(&long) }).unwrap_err().to_string();
     assert!(message.contains("the model has 512 positions"), "{message}");
 }

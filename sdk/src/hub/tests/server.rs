@@ -50,6 +50,12 @@ struct Inner {
     /// Listings without sizes and blob ids, as some mirrors give them.
     bare: bool,
     private: bool,
+    /// Seconds that each file takes.
+    delay: Duration,
+    /// Files being sent now, and the most there were at once.
+    in_flight: (usize, usize),
+    /// Paths answered with a redirect to another.
+    redirects: BTreeMap<String, String>,
 }
 
 #[derive(Clone)]
@@ -89,6 +95,19 @@ impl FakeHub {
 
     pub(crate) fn replace(&self, path: &str, bytes: &[u8]) {
         self.set(|inner| inner.files.insert(path.to_owned(), Bytes::copy_from_slice(bytes)));
+    }
+
+    /// Each file takes this long; [`FakeHub::most_at_once`] counts.
+    pub(crate) fn delay(&self, delay: Duration) {
+        self.set(|inner| inner.delay = delay);
+    }
+
+    pub(crate) fn most_at_once(&self) -> usize {
+        self.set(|inner| inner.in_flight.1)
+    }
+
+    pub(crate) fn redirect(&self, from: &str, to: &str) {
+        self.set(|inner| inner.redirects.insert(from.to_owned(), to.to_owned()));
     }
 
     pub(crate) fn private(&self) {
@@ -134,19 +153,33 @@ fn blob_id(bytes: &[u8]) -> String {
 
 async fn answer(State(state): State<Arc<Mutex<Inner>>>, request: Request) -> Response {
     let path = request.uri().path().to_owned();
-    let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
-    let seen = Seen {
-        method: request.method().clone(),
-        path: path.clone(),
-        token: header("authorization").and_then(|text| text.strip_prefix("Bearer ").map(str::to_owned)),
-        range: header("range"),
+    let seen = {
+        let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        Seen {
+            method: request.method().clone(),
+            path: path.clone(),
+            token: header("authorization").and_then(|text| text.strip_prefix("Bearer ").map(str::to_owned)),
+            range: header("range"),
+        }
     };
+    drop(request);
+    let delay = {
+        let mut inner = state.lock().unwrap();
+        inner.in_flight.0 += 1;
+        inner.in_flight.1 = inner.in_flight.1.max(inner.in_flight.0);
+        inner.delay
+    };
+    tokio::time::sleep(delay).await;
     let mut inner = state.lock().unwrap();
+    inner.in_flight.0 -= 1;
     inner.seen.push(seen.clone());
     let place = inner.faults.iter().position(|(on, _)| path.contains(on.as_str()));
     let fault = place.map(|place| inner.faults.remove(place).1);
     if let Some(Fault::Status(status, headers)) = &fault {
         return refuse(*status, headers);
+    }
+    if let Some(to) = inner.redirects.get(&path) {
+        return refuse(307, &[("location", to.clone())]);
     }
     if inner.private && seen.token.as_deref() != Some(TOKEN) {
         return refuse(401, &[("x-error-code", "RepoNotFound".to_owned())]);
@@ -155,7 +188,9 @@ async fn answer(State(state): State<Arc<Mutex<Inner>>>, request: Request) -> Res
     if let Some(rest) = path.strip_prefix("/api/") {
         return match rest.strip_prefix(kind).and_then(|rest| rest.strip_prefix("/org/name")) {
             Some("") => axum::Json(json!({"id": "org/name"})).into_response(),
-            Some("/revision/main" | "/revision/v1") => axum::Json(listing(&inner)).into_response(),
+            Some(rest) if ["main", "v1", COMMIT].iter().any(|known| rest.strip_prefix("/revision/") == Some(known)) => {
+                send(listing(&inner).to_string().into(), HeaderMap::new(), &seen, fault)
+            }
             _ => refuse(404, &[]),
         };
     }

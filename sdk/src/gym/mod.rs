@@ -3,6 +3,8 @@
 //! [`Gym::from_env`] is what `launch()` uses unless `.on(&gym)` names another. There is no global
 //! client: two can live in one program.
 
+mod model;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,26 +12,28 @@ use training_gym_core::ids::{AppName, RunId};
 use training_gym_core::store::{self, FileStore, Store};
 
 use crate::backend::{Backend, LocalBackend};
-use crate::config::{Model, ModelSource};
 use crate::deploy::{self, Deployment, DeploymentInfo};
-use crate::hub::{self, Hub, local_model};
+use crate::hub::{self, Hub};
 use crate::run::{self, RunInfo, TrainRun};
+
+pub(crate) use model::ModelError;
 
 /// The variable that names the state folder.
 const HOME_VARIABLE: &str = "TRAINING_GYM_HOME";
 /// The state folder under the person's home.
 const DEFAULT_HOME: &str = ".local/share/training-gym";
-const HOME_REMEDY: &str = "set it to a folder that may hold jobs and checkpoints";
+const HOME_REMEDY: &str =
+    "set `TRAINING_GYM_HOME` (or the argument of `Gym::local`) to a folder that can be made and written";
 
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Neither the variable nor a home folder says where state goes.
-    #[error("neither `{HOME_VARIABLE}` nor `HOME` is set; {HOME_REMEDY}")]
+    #[error("neither `{HOME_VARIABLE}` nor `HOME` says where jobs and checkpoints go; {HOME_REMEDY}")]
     NoHome,
-    /// The state folder is no path of this machine.
-    #[error("`{}` cannot be the state folder", path.display())]
+    /// The state folder cannot be made or written.
+    #[error("`{}` cannot be the state folder; {HOME_REMEDY}", path.display())]
     Home {
         /// The folder.
         path: PathBuf,
@@ -49,8 +53,8 @@ impl Error {
     /// The part of the message that says what to do, where there is something to do.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
-            Self::NoHome => Some(HOME_REMEDY),
-            _ => None,
+            Self::NoHome | Self::Home { .. } => Some(HOME_REMEDY),
+            Self::Hub(_) | Self::Store(_) => None,
         }
     }
 }
@@ -89,7 +93,11 @@ impl Gym {
     pub fn local(home: impl Into<PathBuf>) -> Result<Self, Error> {
         let path = home.into();
         let home = std::path::absolute(&path).map_err(|source| Error::Home { path, source })?;
-        let store = Arc::new(FileStore::open(home.join("store"))?);
+        let store = FileStore::open(home.join("store")).map_err(|error| match error {
+            store::Error::Folder { source, .. } => Error::Home { path: home.clone(), source },
+            other => other.into(),
+        })?;
+        let store = Arc::new(store);
         let backend = Arc::new(LocalBackend::new(&home));
         Ok(Self { inner: Arc::new(Inner { backend, store, hub: Hub::from_env()?, home, runtime: None }) })
     }
@@ -159,16 +167,6 @@ impl Gym {
         self.inner.runtime.as_deref()
     }
 
-    /// The folder with a model's files, fetched from the hub where they are not here.
-    pub(crate) async fn model_folder(&self, model: Model) -> Result<PathBuf, hub::Error> {
-        let folder = match model.source() {
-            ModelSource::Hub { repo, revision } => self.hub().snapshot(repo, revision).await?.folder,
-            ModelSource::Folder(path) => local_model(path)?,
-        };
-        // A job has another working folder.
-        Ok(std::path::absolute(&folder).unwrap_or(folder))
-    }
-
     /// The deployments that were not stopped, by name: those that run, and those whose process ended
     /// by itself.
     ///
@@ -203,5 +201,27 @@ impl Gym {
     pub async fn run(&self, run_id: &str) -> Result<TrainRun, run::Error> {
         let run_id: RunId = run_id.parse()?;
         TrainRun::find(self, &run_id).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_folder_that_cannot_be_is_named_with_cause_and_remedy() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let below = file.join("home");
+        // Nobody, root included, makes folders in /proc.
+        for home in [file.as_path(), &below, Path::new("/proc/gym")] {
+            let error = Gym::local(home).unwrap_err();
+            let text = error.to_string();
+            assert!(text.contains(&format!("`{}`", home.display())), "{text}");
+            assert!(text.contains("TRAINING_GYM_HOME") && error.hint().is_some(), "{text}");
+            let cause = std::error::Error::source(&error).unwrap().to_string();
+            assert!(cause.contains("os error"), "{cause}");
+        }
     }
 }
