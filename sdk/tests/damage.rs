@@ -54,7 +54,8 @@ async fn a_checkpoint_that_lost_its_weights_is_no_success() {
     let checkpoint = run.result().await.unwrap().checkpoints().last().clone();
     let weights = checkpoint.path.join("model.safetensors");
     let whole = std::fs::read(&weights).unwrap();
-    let damages: [(&dyn Fn(&Path), &str); 4] = [
+    type Damage<'a> = &'a dyn Fn(&Path);
+    let damages: [(Damage<'_>, &str); 4] = [
         (&|path| std::fs::remove_file(path).unwrap(), "is missing"),
         (&|path| std::fs::write(path, &whole[..4]).unwrap(), "has 4 bytes instead of 11"),
         (&|path| std::fs::write(path, "the WEIGHTS").unwrap(), "another content"),
