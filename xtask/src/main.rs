@@ -4,11 +4,13 @@
 //! compiler and Python 3 with pip.
 
 mod arithmetic;
+mod bench;
 mod commands;
 mod libtorch;
 mod links;
 mod prerequisites;
 mod shell;
+mod smollm2;
 mod summary;
 mod trees;
 
@@ -23,7 +25,9 @@ cargo xtask COMMAND
   setup                   only the set-up: libtorch, verified and cached outside the repository
   runtime                 set up, and build gym-runtime where programs of other crates find it
   smoke                   the demo's mechanics in a few steps
-  bench                   the benchmarks
+  bench [NAME] [--json]   the benchmarks, or one of head_memory, update_step, engine, peers; `peers`
+                          (transformers beside ours; needs Python packages of several GB) takes
+                          --model DIR, --dtype bf16|fp32, --threads N, --rounds N too
   demo-assets             make the demo's problems, tokenizer and models anew (many minutes)
   heavy                   suites that need Python environments of several GB
   trees                   assert which crates each side links, and that the documents' links lead somewhere
@@ -42,7 +46,7 @@ fn main() -> ExitCode {
         "setup" => commands::setup(),
         "runtime" => commands::runtime(),
         "smoke" => commands::smoke(),
-        "bench" => commands::bench(),
+        "bench" => bench::bench(rest),
         "demo-assets" => commands::demo_assets(),
         "heavy" => commands::heavy(),
         "trees" => trees::check().and_then(|()| links::check()),
