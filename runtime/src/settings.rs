@@ -120,7 +120,7 @@ pub enum Error {
         why: String,
     },
     /// A file that is no spec.
-    #[error("{path} is not a deployment's spec: {why}")]
+    #[error("{path} is not a deployment's spec: {why}; launch the deployment again, which writes it anew")]
     Spec {
         /// The file.
         path: String,
@@ -225,5 +225,16 @@ mod tests {
         std::fs::write(&file, " \ns3cret\n").unwrap();
         let error = secret(&SecretRef::File(file)).unwrap_err().to_string();
         assert!(error.contains("it is empty") && !error.contains("s3cret"));
+    }
+
+    #[test]
+    fn a_damaged_spec_is_named_with_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("spec.json");
+        for damage in ["", "{\"version\": \"1\", \"app_na", "[]"] {
+            std::fs::write(&file, damage).unwrap();
+            let error = serve_spec(&file).unwrap_err().to_string();
+            assert!(error.contains(file.to_str().unwrap()) && error.contains("launch the deployment again"), "{error}");
+        }
     }
 }

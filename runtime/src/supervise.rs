@@ -60,7 +60,9 @@ pub fn run(folder: &Path) -> Result<u8> {
 fn start_and_wait(folder: &Path) -> Result<std::process::ExitStatus> {
     let job_file = folder.join("job.json");
     let text = std::fs::read(&job_file).with_context(|| format!("cannot read {}", job_file.display()))?;
-    let job: Job = serde_json::from_slice(&text).with_context(|| format!("{} is no job", job_file.display()))?;
+    let job: Job = serde_json::from_slice(&text).with_context(|| {
+        format!("{} is damaged: it is no job; launch it again, which writes the file anew", job_file.display())
+    })?;
     let (program, arguments) = job.argv.split_first().context("job.json: argv is empty")?;
     let log = OpenOptions::new().create(true).append(true).open(folder.join("log")).context("cannot open the log")?;
     let mut command = Command::new(program);
