@@ -156,10 +156,7 @@ impl Batch {
     ///
     /// # Errors
     /// As [`EngineHandle::generate`], but never [`Refusal::QueueFull`].
-    pub async fn generate(
-        &self,
-        request: impl FnOnce() -> Request,
-    ) -> Result<mpsc::UnboundedReceiver<Event>, Refusal> {
+    pub async fn generate(&self, request: impl FnOnce() -> Request) -> Result<mpsc::UnboundedReceiver<Event>, Refusal> {
         let place = self.handle.admission.member().await;
         self.handle.submit(request(), place).await
     }

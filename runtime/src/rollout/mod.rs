@@ -31,5 +31,7 @@ mod watch;
 
 pub use engine::{Engine, Error};
 pub use handle::{Batch, EngineHandle};
-pub use request::{EngineStats, Event, PromptBounds, Refusal, Request, RequestId, ScoreRequest, TokenScore, TokenWatcher};
+pub use request::{
+    EngineStats, Event, PromptBounds, Refusal, Request, RequestId, ScoreRequest, TokenScore, TokenWatcher,
+};
 pub use watch::Watch;

@@ -280,11 +280,7 @@ impl Streaming {
 }
 
 /// Server-sent events: each holds the whole reply so far, with `index` in a batch.
-fn streamed(
-    service: &Service,
-    responses: impl Iterator<Item = (Generation, Arc<Prompt>)>,
-    listed: bool,
-) -> Response {
+fn streamed(service: &Service, responses: impl Iterator<Item = (Generation, Arc<Prompt>)>, listed: bool) -> Response {
     let replies: Vec<BoxStream<'static, String>> = responses
         .enumerate()
         .map(|(index, (generation, prompt))| {

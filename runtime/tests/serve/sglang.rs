@@ -115,7 +115,10 @@ async fn bad_requests_are_named() {
         (json!({"input_ids": []}), "empty"),
         (json!({"input_ids": ids, "logprob_start_len": 3}), "logprob_start_len = 3: must be -1, or in [0, 3)"),
         (json!({"input_ids": [[1], [2]], "logprob_start_len": [0]}), "a list of 2"),
-        (json!({"input_ids": ids, "logprob_start_len": 1u64 << 63}), "logprob_start_len = 9223372036854775808: must be"),
+        (
+            json!({"input_ids": ids, "logprob_start_len": 1u64 << 63}),
+            "logprob_start_len = 9223372036854775808: must be",
+        ),
         (json!({"input_ids": ids, "logprob_start_len": i64::MIN}), "logprob_start_len = -9223372036854775808: must"),
         (json!({"input_ids": ids, "top_logprobs_num": u64::MAX}), "top_logprobs_num = 18446744073709551615: must be"),
         (

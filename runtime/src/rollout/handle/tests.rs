@@ -92,9 +92,10 @@ async fn the_members_of_large_batches_come_in_as_there_is_room_and_singles_still
 #[tokio::test]
 async fn a_full_queue_refuses_single_requests_and_too_many_batches() {
     let handle = spawn(&limits(1, 1, 8192));
-    let endless: Vec<_> = [handle.generate(greedy(0, 150)).await.unwrap(), handle.generate(greedy(1, 150)).await.unwrap()]
-        .into_iter()
-        .collect();
+    let endless: Vec<_> =
+        [handle.generate(greedy(0, 150)).await.unwrap(), handle.generate(greedy(1, 150)).await.unwrap()]
+            .into_iter()
+            .collect();
     assert_eq!(handle.generate(greedy(2, 3)).await.unwrap_err(), Refusal::QueueFull { limit: 1 });
     // What could never be taken is told as such.
     assert_eq!(handle.generate(Request::new(vec![], 1)).await.unwrap_err(), Refusal::EmptyPrompt);

@@ -58,11 +58,7 @@ pub(super) async fn answer(service: &Service, fields: &Fields) -> Result<Respons
     }
 }
 
-async fn whole(
-    service: &Service,
-    completion: &Completion,
-    generations: Vec<Generation>,
-) -> Result<Response, ApiError> {
+async fn whole(service: &Service, completion: &Completion, generations: Vec<Generation>) -> Result<Response, ApiError> {
     let envelope = Envelope::new(service, "cmpl", "text_completion");
     let tokenizer = service.text().tokenizer();
     let (mut choices, mut drawn) = (Vec::new(), 0);
@@ -96,12 +92,7 @@ fn prompts(service: &Service, fields: &Fields) -> Result<Vec<Vec<i64>>, ApiError
     }
 }
 
-fn streamed(
-    service: &Service,
-    completion: &Completion,
-    generations: Vec<Generation>,
-    delivery: Delivery,
-) -> Response {
+fn streamed(service: &Service, completion: &Completion, generations: Vec<Generation>, delivery: Delivery) -> Response {
     let shared = Shared::new(Envelope::new(service, "cmpl", "text_completion"));
     let (prompt_tokens, wanted) = (completion.prompt_tokens(), completion.top_logprobs.is_some());
     let choices: Vec<_> = generations
