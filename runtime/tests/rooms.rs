@@ -20,7 +20,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("memory", &[]),
     ("supervise", &["settings"]),
     ("settings", &[]),
-    ("data", &["batch", "splitmix", "text"]),
+    ("data", &["batch", "splitmix"]),
     ("rollout", &["batch", "text", "model", "splitmix"]),
     ("score", &["batch"]),
     ("advantage", &["batch"]),

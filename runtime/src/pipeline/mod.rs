@@ -17,6 +17,7 @@ mod signal;
 mod step;
 
 use std::panic::AssertUnwindSafe;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -156,6 +157,16 @@ fn watch_for_sigterm(runtime: &Runtime, stop: watch::Sender<bool>) -> std::io::R
     Ok(())
 }
 
+/// A folder for the run's temporary files (the reward program, its sockets, checkpoints on their
+/// way), removed when the run ends.
+fn scratch() -> Result<tempfile::TempDir, Stop> {
+    let base = settings::scratch_base().map_err(|error| Stop::new(Cause::InvalidInput, &error))?;
+    tempfile::Builder::new().prefix("gym-train-").tempdir_in(&base).map_err(|error| {
+        Stop::say(Cause::InvalidInput, format!("cannot make a temporary folder in {}: {error}", base.display()))
+            .then("check TMPDIR and free space, then launch again with the same run id")
+    })
+}
+
 struct Attempt {
     store: Arc<dyn Store>,
     runtime: tokio::runtime::Handle,
@@ -177,9 +188,9 @@ impl Attempt {
         self.step = resume.as_ref().map_or(0, |resume| resume.step);
         self.journal.status(RunState::Starting, self.step, None);
 
-        let Some(prepared) = self.prepare(spec, resume)? else { return Ok(RunState::Cancelled) };
-        let Prepared { mut trainer, mut publisher, done, start_weights, notes, metrics_offset, scratch: _scratch } =
-            prepared;
+        let scratch = scratch()?;
+        let Some(prepared) = self.prepare(spec, resume, scratch.path())? else { return Ok(RunState::Cancelled) };
+        let Prepared { mut trainer, mut publisher, done, start_weights, notes, metrics_offset } = prepared;
         notes.into_iter().for_each(|note| self.journal.note(note));
         self.journal.resume_metrics_at(metrics_offset);
         let (total, save_interval) = (trainer.spec.num_rollout, trainer.spec.save.save_interval);
@@ -242,14 +253,13 @@ impl Attempt {
 
     /// Prepares on a thread of its own: loading a model computes for minutes without looking up, and
     /// who asks to stop meanwhile gets his answer at once. `None`: somebody did.
-    fn prepare(&self, spec: RunSpec, resume: Option<Manifest>) -> Result<Option<Prepared>, Stop> {
-        let base = settings::scratch_base().map_err(|error| Stop::new(Cause::InvalidInput, &error))?;
+    fn prepare(&self, spec: RunSpec, resume: Option<Manifest>, scratch: &Path) -> Result<Option<Prepared>, Stop> {
         let around = Surroundings {
             store: Arc::clone(&self.store),
             runtime: self.runtime.clone(),
             stop: self.stop.clone(),
             attempt: self.lease.attempt(),
-            scratch: base,
+            scratch: scratch.to_owned(),
         };
         // libtorch counts threads per thread: these are the steps', `prepare` sets its own.
         settings::use_threads(&spec.node);

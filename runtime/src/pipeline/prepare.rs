@@ -45,8 +45,6 @@ pub(super) struct Prepared {
     pub(super) notes: Vec<String>,
     /// Where the metrics go on, in bytes.
     pub(super) metrics_offset: u64,
-    /// Holds the reward program while the run lasts.
-    pub(super) scratch: tempfile::TempDir,
 }
 
 /// Where a resumed run goes on.
@@ -70,7 +68,7 @@ pub(super) struct Surroundings {
     pub(super) stop: StopSignal,
     /// Which attempt of the run this is.
     pub(super) attempt: u64,
-    /// Where large temporary files go.
+    /// Where temporary files go, until the run ends.
     pub(super) scratch: PathBuf,
 }
 
@@ -91,8 +89,7 @@ pub(super) fn prepare(
     let (device, dtype) = settings::device(&spec.node).map_err(|error| invalid(&error))?;
     let mut notes = Vec::new();
     notes.extend(replicas(spec.rollout.rollout_num_gpus, device, settings::cuda_devices())?);
-    let scratch = tempfile::Builder::new().prefix("gym-train-").tempdir_in(&around.scratch);
-    let scratch = scratch.map_err(|error| invalid(&error))?;
+    let scratch = around.scratch.as_path();
     let text = Arc::new(TextPipeline::from_folder(&spec.model.folder).map_err(|error| invalid(&error))?);
     let data = prompts(&spec, around, &text, &spec.data.train)?;
     notes.extend(too_long("prompts", &data, &spec));
@@ -114,7 +111,7 @@ pub(super) fn prepare(
         .map_err(|error| invalid(&error))?;
     let mut cursor = Cursor { step: 0, metrics_offset: 0 };
     if let Some(resume) = &resume {
-        let folder = scratch.path().join("resume");
+        let folder = scratch.join("resume");
         let Some(fetched) = stop.or(runtime, checkpoint::fetch(&**store, resume, &folder)) else { return Ok(None) };
         fetched.map_err(|error| unusable(&error, resume))?;
         cursor = load_cursor(&folder, resume.step)?;
@@ -132,14 +129,14 @@ pub(super) fn prepare(
     let mut engine = Engine::new(model, &spec.rollout.engine).map_err(|error| invalid(&error))?;
     engine.weights_changed(WeightVersion(cursor.step));
 
-    let Some(grader) = stop.or(runtime, grader(&spec, &**store, scratch.path())) else { return Ok(None) };
+    let Some(grader) = stop.or(runtime, grader(&spec, &**store, scratch)) else { return Ok(None) };
     let grader = grader?;
     let Some(teacher) = stop.or(runtime, teacher(&spec, &text, &data)) else { return Ok(None) };
     let teacher = teacher?.map(|(teacher, said)| {
         notes.extend(said);
         teacher
     });
-    let publisher = Publisher::new(Arc::clone(store), &spec, around.attempt, runtime.clone(), around.scratch.clone());
+    let publisher = Publisher::new(Arc::clone(store), &spec, around.attempt, runtime.clone(), scratch.to_owned());
     let start_weights = fingerprint(&updater);
     let trainer = Trainer {
         spec,
@@ -155,7 +152,7 @@ pub(super) fn prepare(
         stop: stop.clone(),
     };
     let done = cursor.step;
-    Ok(Some(Prepared { trainer, publisher, done, start_weights, notes, metrics_offset, scratch }))
+    Ok(Some(Prepared { trainer, publisher, done, start_weights, notes, metrics_offset }))
 }
 
 /// A note, where prompts were left out.

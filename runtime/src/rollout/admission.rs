@@ -8,6 +8,9 @@ use training_gym_core::spec::EngineSpec;
 
 use super::request::Refusal;
 
+/// Batches that may wait, whatever the queue holds: each costs its request's memory and no place.
+const BATCHES: usize = 1024;
+
 /// The places of one engine. Clones share them.
 #[derive(Clone, Debug)]
 pub(super) struct Admission {
@@ -45,7 +48,7 @@ impl Admission {
             all: places(running.saturating_add(queued)),
             // Some wait inside, so that a slot is filled again at once.
             members: places(running.saturating_add(running.min(queued / 2))),
-            batches: places(queued.max(1)),
+            batches: places(BATCHES),
             scoring: places(queued.saturating_add(1)),
             max_queued: queued,
         }
@@ -67,7 +70,7 @@ impl Admission {
     /// A place for a batch to wait in, now or not at all.
     pub(super) fn batch(&self) -> Result<Place, Refusal> {
         let place = Arc::clone(&self.batches).try_acquire_owned();
-        place.map(Place::alone).map_err(|_| Refusal::QueueFull { limit: self.max_queued })
+        place.map(Place::alone).map_err(|_| Refusal::QueueFull { limit: BATCHES })
     }
 
     /// A place for a scoring request, now or not at all.

@@ -66,7 +66,7 @@ impl EngineHandle {
     /// Announces requests that belong together and may wait for their turn.
     ///
     /// # Errors
-    /// [`Refusal::QueueFull`] when as many batches wait as single requests may.
+    /// [`Refusal::QueueFull`] when 1,024 batches wait.
     pub fn batch(&self) -> Result<Batch, Refusal> {
         Ok(Batch { handle: self.clone(), _place: Arc::new(self.admission.batch()?) })
     }

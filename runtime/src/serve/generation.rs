@@ -7,9 +7,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-use futures::future::{self, BoxFuture, FutureExt};
+use futures::future;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::oneshot;
 use training_gym_core::sample::FinishReason;
 
 use super::error::ApiError;
@@ -137,7 +138,7 @@ pub(super) struct Generation {
 }
 
 enum State {
-    Waiting(BoxFuture<'static, Result<Running, ApiError>>),
+    Waiting(oneshot::Receiver<Result<Running, ApiError>>),
     Running(Running),
     Failed,
 }
@@ -161,11 +162,10 @@ pub(super) struct Complete {
     pub(super) end: End,
 }
 
-/// Submits one response, or lets several wait for their turns (which they take once somebody waits
-/// for them).
+/// Submits one response, or lets several wait for their turns.
 ///
 /// # Errors
-/// 503 when the queue is full, for several: when as many batches wait already. 400 when any of them
+/// 503 when the queue is full; for several, when very many batches wait. 400 when any of them
 /// can never be taken; then none is.
 pub(super) async fn start(service: &Service, wanted: Vec<Wanted>) -> Result<Vec<Generation>, ApiError> {
     check_count(wanted.len())?;
@@ -178,7 +178,37 @@ pub(super) async fn start(service: &Service, wanted: Vec<Wanted>) -> Result<Vec<
         return Ok(vec![Generation { state: State::Running(one.running(service.clone(), begun, events)) }]);
     }
     let batch = service.engine().batch()?;
-    Ok(wanted.into_iter().map(|wanted| Generation::waiting(service.clone(), batch.clone(), wanted)).collect())
+    let (turns, generations) = wanted
+        .into_iter()
+        .map(|wanted| {
+            let (turn, running) = oneshot::channel();
+            (Turn { wanted, turn }, Generation { state: State::Waiting(running) })
+        })
+        .unzip();
+    tokio::spawn(feed(service.clone(), batch, turns));
+    Ok(generations)
+}
+
+/// A member of a batch, and who waits for its turn.
+struct Turn {
+    wanted: Wanted,
+    turn: oneshot::Sender<Result<Running, ApiError>>,
+}
+
+/// Submits the members of a batch one after another, each when there is a place, whether or not its
+/// client reads what came before: a slow one must not keep a place it does not use.
+async fn feed(service: Service, batch: Batch, turns: Vec<Turn>) {
+    let begun = Instant::now();
+    for Turn { wanted, mut turn } in turns {
+        let submitted = tokio::select! {
+            biased;
+            () = turn.closed() => continue,
+            submitted = batch.generate(|| wanted.request(&service)) => submitted,
+        };
+        let running = submitted.map(|events| wanted.running(service.clone(), begun, events));
+        // Nobody there any more: dropped, and so given up.
+        let _ = turn.send(running.map_err(ApiError::from));
+    }
 }
 
 /// Waits for all of them; the first error ends the waiting.
@@ -187,21 +217,13 @@ pub(super) async fn complete(generations: Vec<Generation>) -> Result<Vec<Complet
 }
 
 impl Generation {
-    fn waiting(service: Service, batch: Batch, wanted: Wanted) -> Self {
-        let begun = Instant::now();
-        let turn = async move {
-            let events = batch.generate(|| wanted.request(&service)).await?;
-            Ok(wanted.running(service, begun, events))
-        };
-        Self { state: State::Waiting(turn.boxed()) }
-    }
-
     /// The next piece; `None` after the end.
     pub(super) async fn next(&mut self) -> Result<Option<Piece>, ApiError> {
         if let State::Waiting(turn) = &mut self.state {
             let outcome = turn.await;
             self.state = State::Failed;
-            self.state = State::Running(outcome?);
+            let running = outcome.map_err(|_| ApiError::internal("a member of the batch was lost"))?;
+            self.state = State::Running(running?);
         }
         match &mut self.state {
             State::Running(running) => running.next().await,

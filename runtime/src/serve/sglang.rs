@@ -18,6 +18,9 @@ use super::sampling::Sampling;
 use super::service::Service;
 use crate::rollout::{ScoreRequest, TokenScore};
 
+/// Log-probabilities of prompt tokens one answer may hold, alternatives included: one to two gigabytes.
+const MOST_REPORTED: usize = 1 << 25;
+
 /// One prompt of a request.
 #[derive(Clone, Debug)]
 struct Item {
@@ -149,7 +152,22 @@ fn items(service: &Service, fields: &Fields) -> Result<(Vec<Item>, bool), ApiErr
     });
     let items = items.collect::<Result<Vec<_>, ApiError>>()?;
     check_count(items.iter().map(|item| item.sampling.n).sum())?;
+    check_reported(&items)?;
     Ok((items, batched))
+}
+
+/// Refuses a request whose prompts' log-probabilities no answer can hold.
+fn check_reported(items: &[Item]) -> Result<(), ApiError> {
+    let of = |item: &Item| (item.prompt_ids.len() - item.start) * (1 + item.top_logprobs) * item.sampling.n;
+    let reported: usize = items.iter().filter(|item| item.return_logprob).map(of).sum();
+    if reported <= MOST_REPORTED {
+        return Ok(());
+    }
+    let rule = format!(
+        "the request asks for {reported} log-probabilities of prompt tokens, one request may for {MOST_REPORTED}: \
+         raise logprob_start_len, lower top_logprobs_num or n, or split the batch"
+    );
+    Err(ApiError::field("return_logprob", rule))
 }
 
 fn sampling_fields(fields: &Fields, params: Option<&Value>) -> Result<Fields, ApiError> {

@@ -98,6 +98,12 @@ async fn a_batch_that_can_never_fit_is_refused_whole_with_its_numbers() {
     // The last member is impossible: none is drawn.
     let (status, answer) = server.post("/generate", &json!({"input_ids": [[1], [2], [600]]})).await;
     assert!(status == 400 && answer["error"]["message"].as_str().unwrap().contains("token 600"), "{answer}");
+    // One whose scores no answer could hold.
+    let body = json!({"input_ids": vec![1; 4000], "return_logprob": true, "logprob_start_len": 0,
+        "top_logprobs_num": 1024, "sampling_params": {"n": 128, "max_new_tokens": 0}});
+    let (status, answer) = server.post("/generate", &body).await;
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(status == 400 && message.contains("524800000 log-prob") && message.contains("33554432"), "{answer}");
     assert_eq!(server.service.engine().stats().generated_tokens, 0);
 }
 

@@ -100,7 +100,9 @@ async fn a_full_queue_refuses_single_requests_and_too_many_batches() {
     // What could never be taken is told as such.
     assert_eq!(handle.generate(Request::new(vec![], 1)).await.unwrap_err(), Refusal::EmptyPrompt);
     let batch = handle.batch().unwrap();
-    assert_eq!(handle.batch().unwrap_err(), Refusal::QueueFull { limit: 1 });
+    let others: Vec<_> = (1..1024).map(|_| handle.batch().unwrap()).collect();
+    assert_eq!(handle.batch().unwrap_err(), Refusal::QueueFull { limit: 1024 });
+    drop(others);
     let member = tokio::spawn(async move { tokens(batch.generate(|| greedy(2, 3)).await.unwrap()).await });
     drop(endless);
     assert_eq!(member.await.unwrap().len(), 3);
