@@ -23,6 +23,8 @@ fn a_run_without_a_signal_fails_and_says_so() -> Result<()> {
         );
         let sentence = failure["sentence"].as_str().unwrap_or_default();
         assert!(sentence.contains("no step of the 2 carried a signal"), "{mood}: {status}");
+        // The status comes first, then the process ends.
+        wait_for("its end", || house.job_json("home", "blind", "exit.json").is_ok());
         assert_eq!(house.job_json("home", "blind", "exit.json")?["code"], 5);
         let metrics = house.lines("home", "metrics.jsonl")?;
         assert!(metrics.len() == 2 && metrics.iter().all(|line| line["grad_norm"] == 0.0), "{metrics:?}");

@@ -139,7 +139,7 @@ pub(super) struct Generation {
 
 enum State {
     Waiting(oneshot::Receiver<Result<Running, ApiError>>),
-    Running(Running),
+    Running(Box<Running>),
     Failed,
 }
 
@@ -175,7 +175,7 @@ pub(super) async fn start(service: &Service, wanted: Vec<Wanted>) -> Result<Vec<
     if let [one] = wanted.as_slice() {
         let begun = Instant::now();
         let events = service.engine().generate(one.request(service)).await?;
-        return Ok(vec![Generation { state: State::Running(one.running(service.clone(), begun, events)) }]);
+        return Ok(vec![Generation { state: State::Running(Box::new(one.running(service.clone(), begun, events))) }]);
     }
     let batch = service.engine().batch()?;
     let (turns, generations) = wanted
@@ -223,7 +223,7 @@ impl Generation {
             let outcome = turn.await;
             self.state = State::Failed;
             let running = outcome.map_err(|_| ApiError::internal("a member of the batch was lost"))?;
-            self.state = State::Running(running?);
+            self.state = State::Running(Box::new(running?));
         }
         match &mut self.state {
             State::Running(running) => running.next().await,
