@@ -1,20 +1,26 @@
 //! `gym-runtime`: the door. What is behind it is described in the library's documentation.
 
-use std::process::ExitCode;
+use std::io::Write;
 
 use clap::Parser;
 use training_gym_runtime::settings::{Cli, Role};
 use training_gym_runtime::{check, memory, pipeline, pretrain, serve, settings, supervise, telemetry};
 
-fn main() -> ExitCode {
-    let cli = Cli::parse();
-    if let Role::Supervise { folder } = &cli.role {
+fn main() {
+    let code = play(Cli::parse().role);
+    // A thread that was left behind, or an engine's, may still be computing: libtorch's destructors
+    // under it would crash the process, and its exit code would not be ours.
+    leave(code)
+}
+
+fn play(role: Role) -> u8 {
+    if let Role::Supervise { folder } = &role {
         return report(supervise::run(folder));
     }
     telemetry::start();
     memory::keep_large_blocks();
-    match cli.role {
-        Role::Train { store, run } => ExitCode::from(pipeline::run(&store, &run)),
+    match role {
+        Role::Train { store, run } => pipeline::run(&store, &run),
         Role::Serve { spec, ready } => {
             report(settings::serve_spec(&spec).map_err(anyhow::Error::from).and_then(|spec| {
                 settings::use_threads(&spec.node);
@@ -36,12 +42,20 @@ fn main() -> ExitCode {
     }
 }
 
-fn report(outcome: anyhow::Result<u8>) -> ExitCode {
+fn report(outcome: anyhow::Result<u8>) -> u8 {
     match outcome {
-        Ok(code) => ExitCode::from(code),
+        Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");
-            ExitCode::FAILURE
+            1
         }
     }
+}
+
+/// Ends the process at once, after what it has printed.
+#[expect(unsafe_code, reason = "std ends a process only by way of its destructors")]
+fn leave(code: u8) -> ! {
+    let _ = std::io::stdout().flush();
+    // SAFETY: takes an integer and does not return; what we had to write is written.
+    unsafe { libc::_exit(i32::from(code)) }
 }

@@ -119,6 +119,15 @@ pub enum Error {
         /// What is wrong.
         why: String,
     },
+    /// There is no place for temporary files.
+    #[error("cannot make {}; check the disk's free space and permissions", path.display())]
+    Scratch {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
     /// A file that is no spec.
     #[error("{path} is not a deployment's spec: {why}; launch the deployment again, which writes it anew")]
     Spec {
@@ -159,20 +168,36 @@ pub fn cuda_devices() -> usize {
     usize::try_from(tch::Cuda::device_count()).unwrap_or(0)
 }
 
-/// Where large scratch files go: a local job's own folder, which is removed with the job even
-/// after the process was killed; else the system's folder for temporary files.
-pub fn scratch_base() -> PathBuf {
+/// The folder below a local job's own in which its temporary files lie. Who supervises the job
+/// removes it when the job has ended, killed or not.
+pub const SCRATCH: &str = "scratch";
+
+/// Where large temporary files and sockets go: a local job's [`SCRATCH`], which is made where it is
+/// missing; else the system's folder for temporary files.
+///
+/// # Errors
+/// [`Error::Scratch`] when it cannot be made.
+pub fn scratch_base() -> Result<PathBuf, Error> {
     match std::env::current_dir() {
-        Ok(folder) if folder.join("job.json").is_file() => folder,
-        _ => std::env::temp_dir(),
+        Ok(folder) if folder.join("job.json").is_file() => {
+            let path = folder.join(SCRATCH);
+            let made = std::fs::create_dir_all(&path);
+            made.map(|()| path.clone()).map_err(|source| Error::Scratch { path, source })
+        }
+        _ => Ok(std::env::temp_dir()),
     }
 }
 
-/// Gives libtorch its threads. Called once, before any tensor.
+/// Gives libtorch its threads. Called once, before any tensor; it holds for the calling thread, see
+/// [`use_threads_here`].
 pub fn use_threads(node: &NodeSpec) {
-    let threads = i32::try_from(node.threads.max(1)).unwrap_or(1);
-    tch::set_num_threads(threads);
+    use_threads_here(node);
     tch::set_num_interop_threads(1);
+}
+
+/// Gives another thread that computes the same number.
+pub fn use_threads_here(node: &NodeSpec) {
+    tch::set_num_threads(i32::try_from(node.threads.max(1)).unwrap_or(1));
 }
 
 /// Reads a secret from where a spec says it is.

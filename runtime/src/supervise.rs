@@ -2,7 +2,8 @@
 //! outlives whoever launched it.
 //!
 //! `JOB_DIR/job.json` says what to start; `JOB_DIR/child.json` then has the child's pid,
-//! `JOB_DIR/log` its output, and `JOB_DIR/exit.json` how it ended.
+//! `JOB_DIR/log` its output, and `JOB_DIR/exit.json` how it ended. The child's temporary files lie in
+//! `JOB_DIR/scratch`, which is removed before that, however it ended.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -13,6 +14,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
+
+use crate::settings::SCRATCH;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -39,12 +42,14 @@ struct Exit {
 /// Runs the job of `folder` to its end and returns its exit code.
 ///
 /// # Errors
-/// When the job cannot be read or started; `exit.json` then says code 127.
+/// When the job cannot be read or started, or this process cannot leave its session; `exit.json`
+/// then says code 127.
 pub fn run(folder: &Path) -> Result<u8> {
     // Detached from the launcher's terminal and session; a group stop must not take us before we
     // have written how the child ended.
-    detach();
-    let outcome = start_and_wait(folder);
+    let outcome = detach().and_then(|()| start_and_wait(folder));
+    // A child that was killed left it, and with it perhaps a whole checkpoint.
+    sweep(folder);
     let (exit, result) = match outcome {
         Ok(status) => {
             let exit = Exit { code: status.code(), signal: status.signal(), at: now() };
@@ -87,26 +92,59 @@ fn start_and_wait(folder: &Path) -> Result<std::process::ExitStatus> {
     child.wait().context("cannot wait for the job")
 }
 
+/// Removes the child's temporary files. Whoever still writes there (a reward worker on its way out)
+/// may add one meanwhile, hence several tries; what stays is removed with the job.
+fn sweep(folder: &Path) {
+    let scratch = folder.join(SCRATCH);
+    let mut last = None;
+    for _ in 0..8 {
+        match std::fs::remove_dir_all(&scratch) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => last = Some(error),
+            _ => return,
+        }
+    }
+    if let Some(error) = last {
+        eprintln!("cannot remove {}: {error}", scratch.display());
+    }
+}
+
 #[expect(unsafe_code, reason = "setsid and signal dispositions have no safe wrapper in std")]
-fn detach() {
+fn detach() -> Result<()> {
     // SAFETY: plain system calls on our own process; the dispositions are set before any thread starts.
     unsafe {
-        libc::setsid();
-        libc::signal(libc::SIGTERM, libc::SIG_IGN);
-        libc::signal(libc::SIGINT, libc::SIG_IGN);
-        libc::signal(libc::SIGHUP, libc::SIG_IGN);
+        if libc::setsid() == -1 && libc::getsid(0) != libc::getpid() {
+            return Err(std::io::Error::last_os_error()).context(
+                "cannot begin a session of its own, as the leader of a process group cannot; \
+                 start it as `setsid gym-runtime supervise FOLDER`",
+            );
+        }
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+            if libc::signal(signal, libc::SIG_IGN) == libc::SIG_ERR {
+                return Err(std::io::Error::last_os_error()).context("cannot ignore a signal");
+            }
+        }
     }
+    Ok(())
 }
 
 #[expect(unsafe_code, reason = "the child's signal settings must be made between fork and exec")]
 fn die_with_parent(command: &mut Command) {
+    let supervisor = std::process::id();
     // SAFETY: only async-signal-safe calls; nothing is allocated.
     unsafe {
-        command.pre_exec(|| {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            libc::signal(libc::SIGTERM, libc::SIG_DFL);
-            libc::signal(libc::SIGINT, libc::SIG_DFL);
-            libc::signal(libc::SIGHUP, libc::SIG_DFL);
+        command.pre_exec(move || {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == -1 {
+                return Err(std::io::Error::last_os_error());
+            }
+            // One that died before this line sends no signal any more.
+            if u32::try_from(libc::getppid()) != Ok(supervisor) {
+                return Err(std::io::Error::from_raw_os_error(libc::ESRCH));
+            }
+            for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+                if libc::signal(signal, libc::SIG_DFL) == libc::SIG_ERR {
+                    return Err(std::io::Error::last_os_error());
+                }
+            }
             Ok(())
         });
     }

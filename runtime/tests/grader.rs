@@ -40,12 +40,22 @@ async fn once(Json(samples): Json<PostProcessRequest>) -> Json<PostProcessReply>
     Json(PostProcessReply::Rewards { rewards: vec![Some(0.5); samples.len()] })
 }
 
+/// Has no number for the second and the third sample.
+async fn holes(Json(samples): Json<PostProcessRequest>) -> Json<PostProcessReply> {
+    let rewards = (0..samples.len()).map(|index| (!matches!(index, 1 | 2)).then_some(0.25)).collect();
+    Json(PostProcessReply::Rewards { rewards })
+}
+
 async fn work() {
-    let functions = || async { Json(Functions { rewards: vec!["exact".into()], post_processes: vec!["once".into()] }) };
+    let functions = || async {
+        let post_processes = vec!["once".into(), "holes".into()];
+        Json(Functions { rewards: vec!["exact".into()], post_processes })
+    };
     let app = Router::new()
         .route("/functions", get(functions))
         .route("/reward/exact", post(reward))
-        .route("/post-process/once", post(once));
+        .route("/post-process/once", post(once))
+        .route("/post-process/holes", post(holes));
     let socket = std::env::var(SOCKET_VARIABLE).expect("a socket");
     let listener = tokio::net::UnixListener::bind(socket).expect("a free socket");
     axum::serve(listener, app).await.expect("the worker serves");
@@ -69,16 +79,20 @@ fn sample(index: usize, label: &str) -> Sample {
 }
 
 async fn grader() -> Arc<Grader> {
+    grader_with("once", 1.0).await
+}
+
+async fn grader_with(post_process: &str, max_ungraded_fraction: f64) -> Arc<Grader> {
     let spec = RewardSpec {
         function: "exact".into(),
-        post_process: Some("once".into()),
+        post_process: Some(post_process.into()),
         program: ProgramRef { key: "k".into(), sha256: ContentHash::of(b"") },
         timeout_secs: 1.0,
         max_concurrency: 16,
-        max_ungraded_fraction: 1.0,
+        max_ungraded_fraction,
         grade_truncated: true,
     };
-    let worker = Worker::new(&std::env::current_exe().expect("this program")).expect("a folder");
+    let worker = Worker::new(&std::env::current_exe().expect("this program"), &std::env::temp_dir()).expect("a folder");
     Arc::new(Grader::start(worker, spec).await.expect("the worker starts"))
 }
 
@@ -113,10 +127,38 @@ async fn the_culprits_alone_are_ungraded() {
 /// A worker that dies under the group-level function is replaced, and it is asked once more.
 async fn post_processing_survives_one_death() {
     let grader = grader().await;
-    let graded = vec![Graded { grade: Grade::Graded { reward: 1.0 }, score: None, metadata: Default::default() }];
-    let rewards = grader.rewards(1, vec![sample(0, "good")], &graded).await.expect("rewards");
+    let mut graded = [graded(Grade::Graded { reward: 1.0 })];
+    let rewards = grader.rewards(1, vec![sample(0, "good")], &mut graded).await.expect("rewards");
     assert_eq!(rewards, [Some(0.5)]);
     assert_eq!(grader.worker_restarts(), 1);
+}
+
+fn graded(grade: Grade) -> Graded {
+    Graded { grade, score: None, metadata: Default::default() }
+}
+
+/// What the group-level function has no number for is ungraded, never 0, and counted with the rest.
+async fn post_processing_may_leave_samples_ungraded_up_to_the_share() {
+    let samples = || (0..4).map(|index| sample(index, "good")).collect::<Vec<_>>();
+    let all = || {
+        let failed = Grade::Ungraded { reason: "it failed: no".into() };
+        let good = || graded(Grade::Graded { reward: 1.0 });
+        [good(), good(), graded(failed), good()]
+    };
+    let mut found = all();
+    let rewards = grader_with("holes", 0.5).await.rewards(3, samples(), &mut found).await.expect("two of four may be");
+    assert_eq!(rewards, [Some(0.25), None, None, Some(0.25)]);
+    let Grade::Ungraded { reason } = &found[1].grade else { panic!("{:?}", found[1]) };
+    assert_eq!(reason, "post-process function `holes` returned NaN or an infinity");
+    assert_eq!((&found[0], &found[2]), (&all()[0], &all()[2]), "the others are as they were");
+
+    let grader = grader_with("holes", 0.25).await;
+    let error = grader.rewards(3, samples(), &mut all()).await.expect_err("one too many").to_string();
+    let words = "post-process function `holes` left 2 of 4 samples of step 3 ungraded (allowed: 1)";
+    assert!(error.starts_with(words), "{error}");
+    let mut none = [0; 4].map(|_| graded(Grade::Ungraded { reason: "it failed: no".into() }));
+    let error = grader.rewards(3, samples(), &mut none).await.expect_err("too many").to_string();
+    assert!(error.starts_with("reward function `exact` left 2 of 4"), "{error}");
 }
 
 #[tokio::main]
@@ -125,7 +167,11 @@ async fn main() -> ExitCode {
         work().await;
         return ExitCode::SUCCESS;
     }
-    tokio::join!(the_culprits_alone_are_ungraded(), post_processing_survives_one_death());
-    println!("grader: 2 passed");
+    tokio::join!(
+        the_culprits_alone_are_ungraded(),
+        post_processing_survives_one_death(),
+        post_processing_may_leave_samples_ungraded_up_to_the_share()
+    );
+    println!("grader: 3 passed");
     ExitCode::SUCCESS
 }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
@@ -89,6 +90,25 @@ impl House {
         text.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
     }
 
+    /// A document of the job of a run, once it is there.
+    ///
+    /// # Errors
+    /// When it is not there or not JSON.
+    pub fn job_json(&self, home: &str, run_id: &str, name: &str) -> Result<Value> {
+        let path = self.path(home).join(format!("jobs/train-{run_id}")).join(name);
+        let text = std::fs::read(&path).with_context(|| format!("{} is not there", path.display()))?;
+        Ok(serde_json::from_slice(&text)?)
+    }
+
+    /// The trainer's own program on a run of `home`, without a supervisor: another attempt.
+    pub fn trainer(&self, home: &str, run_id: &str) -> Command {
+        let mut command = Command::new(program("gym-runtime"));
+        let store = format!("file://{}", self.path(home).join("store").display());
+        command.args(["train", "--store", &store, "--run", run_id]).env("OMP_NUM_THREADS", "1");
+        command.current_dir(self.folder.path()).stdin(Stdio::null());
+        command
+    }
+
     /// The process of the job whose id begins with `prefix`, if it has been started.
     pub fn job_pid(&self, home: &str, prefix: &str) -> Option<i32> {
         let jobs = std::fs::read_dir(self.path(home).join("jobs")).ok()?;
@@ -129,6 +149,18 @@ pub fn signal(pid: i32, signal: i32) {
     // SAFETY: a plain system call on a process of ours.
     unsafe {
         libc::kill(pid, signal);
+    }
+}
+
+/// Waits for `ready`.
+///
+/// # Panics
+/// After two minutes, which are more than anything here takes on a busy machine.
+pub fn wait_for(what: &str, mut ready: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while !ready() {
+        assert!(Instant::now() < deadline, "waited two minutes for {what}");
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 

@@ -1,22 +1,13 @@
 //! Killed at any moment and launched again, a run ends with the weights of one that was not.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Result;
-use training_gym_tests::house::{House, signal, start, succeed, weights_hash};
+use training_gym_tests::house::{House, signal, start, succeed, wait_for, weights_hash};
 
 const STEPS: u64 = 16;
 const MOODS: [&str; 6] = ["fine"; 6];
-
-/// Waits for `ready`; two minutes are more than any of these takes on a busy machine.
-fn wait_for(what: &str, mut ready: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(120);
-    while !ready() {
-        assert!(Instant::now() < deadline, "waited two minutes for {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
 
 /// A moment to kill a trainer at: once this many steps are in the metrics (0: as soon as it runs),
 /// and a little later.
@@ -41,6 +32,9 @@ fn kill(house: &House, arguments: &[&str], moment: Moment, last: i32) -> Result<
     std::thread::sleep(moment.later);
     signal(trainer, libc::SIGKILL);
     person.wait()?;
+    // What a killed trainer leaves goes with its end.
+    let scratch = house.path("cut/jobs/train-resumed/scratch");
+    wait_for("its scratch to be removed", || !scratch.exists());
     Ok(trainer)
 }
 

@@ -1,8 +1,9 @@
 //! From a room's error to what a person reads: cause, sentence, next step.
 
-use training_gym_core::chain;
 use training_gym_core::record::{Cause, Failure};
+use training_gym_core::{chain, checkpoint};
 
+use crate::publish;
 use crate::rollout::collect;
 
 /// A [`Failure`] on its way up.
@@ -28,6 +29,22 @@ impl Stop {
             _ => Cause::InvalidInput,
         };
         Self::new(cause, error)
+    }
+
+    /// A checkpoint that could not be read or published.
+    pub(super) fn checkpoint(error: &checkpoint::Error) -> Self {
+        let superseded = matches!(error, checkpoint::Error::Superseded { .. });
+        Self::new(if superseded { Cause::Superseded } else { Cause::Store }, error)
+    }
+
+    /// A step that could not be published.
+    pub(super) fn unpublished(error: &publish::Error) -> Self {
+        match error {
+            publish::Error::Publish { source: source @ checkpoint::Error::Superseded { .. }, .. } => {
+                Self::checkpoint(source)
+            }
+            _ => Self::new(Cause::Store, error),
+        }
     }
 
     /// The same with a next step that fits better than the cause's own.

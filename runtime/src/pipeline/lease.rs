@@ -1,7 +1,10 @@
 //! Which attempt owns a run. Each attempt creates its number; the highest one is the owner, so an
-//! old trainer that survived its node finds out before it publishes.
+//! old trainer that survived its node finds out before it publishes. One that looked a moment too
+//! early is held by the pointer itself: the new owner's number is on it from the start, and the move
+//! of an older one fails ([`checkpoint::claim_latest`]).
 
 use bytes::Bytes;
+use training_gym_core::checkpoint;
 use training_gym_core::ids::RunId;
 use training_gym_core::record::{Cause, keys};
 use training_gym_core::store::{Error, Store};
@@ -16,15 +19,19 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    /// Takes the next number.
+    /// Takes the next number, and the pointer to the newest checkpoint with it.
     ///
     /// # Errors
-    /// When the store fails, or others keep taking numbers.
+    /// When the store fails, others keep taking numbers, or one has taken a higher one meanwhile.
     pub(super) async fn take(store: &dyn Store, run: &RunId) -> Result<Self, Stop> {
         let mut attempt = newest(store, run).await? + 1;
         for _ in 0..16 {
             match store.create(&keys::attempt(run, attempt), Bytes::from(started())).await {
-                Ok(_) => return Ok(Self { run: run.clone(), attempt }),
+                Ok(_) => {
+                    let claimed = checkpoint::claim_latest(store, run, attempt).await;
+                    claimed.map_err(|error| Stop::checkpoint(&error))?;
+                    return Ok(Self { run: run.clone(), attempt });
+                }
                 Err(Error::AlreadyExists { .. }) => attempt += 1,
                 Err(error) => return Err(Stop::new(Cause::Store, &error)),
             }
@@ -79,5 +86,10 @@ mod tests {
         let Stop(failure) = first.check(&store).await.unwrap_err();
         assert_eq!(failure.cause, Cause::Superseded);
         assert_eq!(failure.sentence, "attempt 2 of run r has begun; this is attempt 1");
+        // Had it looked before the second began, the pointer would not move all the same.
+        let error = checkpoint::advance_latest(&store, &run, first.attempt(), 3).await.unwrap_err();
+        let Stop(failure) = Stop::checkpoint(&error);
+        assert_eq!((failure.cause, failure.retryable), (Cause::Superseded, false), "{}", failure.sentence);
+        checkpoint::advance_latest(&store, &run, second.attempt(), 3).await.unwrap();
     }
 }

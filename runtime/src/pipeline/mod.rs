@@ -17,10 +17,13 @@ mod signal;
 mod step;
 
 use std::panic::AssertUnwindSafe;
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::runtime::Runtime;
 use tokio::sync::watch;
-use training_gym_core::checkpoint::{self, Kind};
+use training_gym_core::checkpoint::{self, Kind, Manifest};
 use training_gym_core::ids::{RunId, WeightVersion};
 use training_gym_core::record::{Cause, RunState, StepMetrics, keys};
 use training_gym_core::spec::{RunSpec, VersionedRunSpec};
@@ -31,6 +34,7 @@ use self::journal::Journal;
 use self::lease::Lease;
 use self::prepare::{Prepared, Surroundings};
 use self::signal::StopSignal;
+use crate::settings;
 
 /// Exit code of a run that stopped because it was asked to (128 + SIGTERM, as shells count).
 const STOPPED: u8 = 143;
@@ -38,24 +42,46 @@ const STOPPED: u8 = 143;
 /// Share of truncated responses in the first step beyond which a person should know.
 const MANY_TRUNCATED: f64 = 0.5;
 
+/// How long the process waits at its end for what was left behind.
+const PATIENCE: Duration = Duration::from_millis(500);
+
 /// Runs the run `id` of the store at `url` and returns the process's exit code.
+///
+/// When it was asked to stop while it prepared, a thread may still be computing: end the process
+/// without libtorch's destructors.
 pub fn run(url: &str, id: &RunId) -> u8 {
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return complain(&Stop::new(Cause::Internal, &error)),
     };
+    let code = run_on(&runtime, url, id);
+    // Not by dropping it, which would wait for files that are still being read.
+    runtime.shutdown_timeout(PATIENCE);
+    code
+}
+
+fn run_on(runtime: &Runtime, url: &str, id: &RunId) -> u8 {
+    let (sender, stop) = StopSignal::new();
+    if let Err(error) = watch_for_sigterm(runtime, sender) {
+        return complain(&Stop::new(Cause::Internal, &error));
+    }
     let opened = store::open(url).map_err(|error| Stop::new(Cause::InvalidInput, &error));
     let read = opened.and_then(|store| {
-        let spec = runtime.block_on(read_spec(&*store, id))?;
-        let lease = runtime.block_on(Lease::take(&*store, id))?;
-        Ok((store, spec, lease))
+        let begin = async {
+            let spec = read_spec(&*store, id).await?;
+            Ok((spec, Lease::take(&*store, id).await?))
+        };
+        let begun = stop.or(runtime.handle(), begin).transpose()?;
+        Ok(begun.map(|(spec, lease)| (store, spec, lease)))
     });
     let (store, spec, lease) = match read {
-        Ok(read) => read,
+        Ok(Some(read)) => read,
+        Ok(None) => {
+            tracing::info!("run {id} was asked to stop before it began");
+            return STOPPED;
+        }
         Err(stop) => return complain(&stop),
     };
-    let (sender, stop) = StopSignal::new();
-    watch_for_sigterm(&runtime, sender);
     let handle = runtime.handle().clone();
     let journal = Journal::open(Arc::clone(&store), id.clone(), lease.attempt(), spec.num_rollout, handle.clone());
     let mut attempt = Attempt { store, runtime: handle, journal, lease, stop, step: 0, learned: false };
@@ -118,15 +144,27 @@ async fn read_spec(store: &dyn Store, id: &RunId) -> Result<RunSpec, Stop> {
     Ok(spec)
 }
 
-/// SIGTERM asks the run to publish what it has and end.
-fn watch_for_sigterm(runtime: &tokio::runtime::Runtime, stop: watch::Sender<bool>) {
+/// SIGTERM asks the run to publish what it has and end. It is noticed from the return of this on.
+fn watch_for_sigterm(runtime: &Runtime, stop: watch::Sender<bool>) -> std::io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let _context = runtime.enter();
+    let mut term = signal(SignalKind::terminate())?;
     runtime.spawn(async move {
-        use tokio::signal::unix::{SignalKind, signal};
-        let Ok(mut term) = signal(SignalKind::terminate()) else { return };
         term.recv().await;
         tracing::info!("asked to stop: the step under way is given up, the last finished one published");
         stop.send_replace(true);
     });
+    Ok(())
+}
+
+/// A folder for the run's temporary files (the reward program, its sockets, checkpoints on their
+/// way), removed when the run ends.
+fn scratch() -> Result<tempfile::TempDir, Stop> {
+    let base = settings::scratch_base().map_err(|error| Stop::new(Cause::InvalidInput, &error))?;
+    tempfile::Builder::new().prefix("gym-train-").tempdir_in(&base).map_err(|error| {
+        Stop::say(Cause::InvalidInput, format!("cannot make a temporary folder in {}: {error}", base.display()))
+            .then("check TMPDIR and free space, then launch again with the same run id")
+    })
 }
 
 struct Attempt {
@@ -144,12 +182,17 @@ struct Attempt {
 impl Attempt {
     /// Trains to the end or until asked to stop.
     fn train(&mut self, spec: RunSpec) -> Result<RunState, Stop> {
-        self.journal.status(RunState::Starting, 0, None);
-        let around = Surroundings { store: &self.store, runtime: &self.runtime, stop: &self.stop };
-        let Some(prepared) = prepare::prepare(spec, &around, &mut self.journal)? else {
-            return Ok(RunState::Cancelled);
-        };
-        let Prepared { mut trainer, mut publisher, done, start_weights, scratch: _scratch } = prepared;
+        let newest = checkpoint::latest(&*self.store, Kind::ResumeState, &spec.run_id);
+        let Some(resume) = self.stop.or(&self.runtime, newest) else { return Ok(RunState::Cancelled) };
+        let resume = resume.map_err(|error| Stop::checkpoint(&error))?;
+        self.step = resume.as_ref().map_or(0, |resume| resume.step);
+        self.journal.status(RunState::Starting, self.step, None);
+
+        let scratch = scratch()?;
+        let Some(prepared) = self.prepare(spec, resume, scratch.path())? else { return Ok(RunState::Cancelled) };
+        let Prepared { mut trainer, mut publisher, done, start_weights, notes, metrics_offset } = prepared;
+        notes.into_iter().for_each(|note| self.journal.note(note));
+        self.journal.resume_metrics_at(metrics_offset);
         let (total, save_interval) = (trainer.spec.num_rollout, trainer.spec.save.save_interval);
         self.step = done;
         let mut published = done;
@@ -208,10 +251,28 @@ impl Attempt {
         Ok(RunState::Succeeded)
     }
 
+    /// Prepares on a thread of its own: loading a model computes for minutes without looking up, and
+    /// who asks to stop meanwhile gets his answer at once. `None`: somebody did.
+    fn prepare(&self, spec: RunSpec, resume: Option<Manifest>, scratch: &Path) -> Result<Option<Prepared>, Stop> {
+        let around = Surroundings {
+            store: Arc::clone(&self.store),
+            runtime: self.runtime.clone(),
+            stop: self.stop.clone(),
+            attempt: self.lease.attempt(),
+            scratch: scratch.to_owned(),
+        };
+        // libtorch counts threads per thread: these are the steps', `prepare` sets its own.
+        settings::use_threads(&spec.node);
+        match self.stop.or_leave(&self.runtime, move || prepare::prepare(spec, resume, &around)) {
+            Some(prepared) => prepared,
+            None => Ok(None),
+        }
+    }
+
     /// Whether a lost attempt published its resume state and died before the checkpoint.
     fn checkpoint_is_missing(&self, run: &RunId) -> Result<bool, Stop> {
         let found = self.runtime.block_on(checkpoint::at(&*self.store, Kind::Checkpoint, run, self.step));
-        found.map(|manifest| manifest.is_none()).map_err(|error| Stop::new(Cause::Store, &error))
+        found.map(|manifest| manifest.is_none()).map_err(|error| Stop::checkpoint(&error))
     }
 
     fn confirm_version(&self, trainer: &step::Trainer) -> Result<(), Stop> {
@@ -229,13 +290,14 @@ impl Attempt {
         self.journal.flush().map_err(|error| Stop::new(Cause::Store, &error))?;
         self.runtime.block_on(self.lease.check(&*self.store))?;
         let cursor = prepare::Cursor { step: self.step, metrics_offset: self.journal.metrics_offset() };
-        publisher
-            .checkpoint(self.step, &trainer.updater, &cursor.to_json())
-            .map_err(|error| Stop::new(Cause::Store, &error))
+        let unpublished = |error: crate::publish::Error| Stop::unpublished(&error);
+        let staged = publisher.stage(self.step, trainer.updater.model()).map_err(unpublished)?;
+        trainer.updater.save_state(staged.state()).map_err(|error| Stop::new(Cause::Store, &error))?;
+        publisher.publish(staged, &cursor.to_json()).map_err(unpublished)
     }
 
     fn flush(&mut self, publisher: &mut crate::publish::Publisher) -> Result<(), Stop> {
-        publisher.finish().map_err(|error| Stop::new(Cause::Store, &error))?;
+        publisher.finish().map_err(|error| Stop::unpublished(&error))?;
         self.journal.flush().map_err(|error| Stop::new(Cause::Store, &error))?;
         self.runtime.block_on(self.lease.check(&*self.store))
     }

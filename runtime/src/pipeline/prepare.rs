@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::runtime::Handle;
-use training_gym_core::checkpoint::{self, Kind, Manifest};
+use training_gym_core::checkpoint::{self, Manifest};
 use training_gym_core::ids::{ContentHash, WeightVersion};
 use training_gym_core::record::{Cause, keys};
 use training_gym_core::spec::{ProgramRef, RunSpec};
@@ -16,7 +16,6 @@ use training_gym_core::wire::teacher::PROBE_TOKENS;
 
 use super::evaluate::Evaluation;
 use super::failure::Stop;
-use super::journal::Journal;
 use super::replay::Replay;
 use super::signal::StopSignal;
 use super::step::Trainer;
@@ -42,8 +41,10 @@ pub(super) struct Prepared {
     pub(super) done: u64,
     /// [`fingerprint`] of the weights as this attempt begins.
     pub(super) start_weights: String,
-    /// Holds the reward program while the run lasts.
-    pub(super) scratch: tempfile::TempDir,
+    /// What a person should know.
+    pub(super) notes: Vec<String>,
+    /// Where the metrics go on, in bytes.
+    pub(super) metrics_offset: u64,
 }
 
 /// Where a resumed run goes on.
@@ -57,43 +58,46 @@ pub(super) struct Cursor {
 }
 
 /// What a run runs in.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Surroundings<'a> {
+#[derive(Clone, Debug)]
+pub(super) struct Surroundings {
     /// Where everything is read and written.
-    pub(super) store: &'a Arc<dyn Store>,
+    pub(super) store: Arc<dyn Store>,
     /// Where the asynchronous parts run.
-    pub(super) runtime: &'a Handle,
+    pub(super) runtime: Handle,
     /// Whether someone asked to stop.
-    pub(super) stop: &'a StopSignal,
+    pub(super) stop: StopSignal,
+    /// Which attempt of the run this is.
+    pub(super) attempt: u64,
+    /// Where temporary files go, until the run ends.
+    pub(super) scratch: PathBuf,
 }
 
 /// Prepares everything a step needs; what can fail early fails here, before any step. `None`
-/// means it was asked to stop.
+/// means it was asked to stop. Writes nothing to the store: who asked to stop may have left this
+/// behind.
 ///
 /// # Errors
 /// A [`Stop`] naming what does not fit.
 pub(super) fn prepare(
     spec: RunSpec,
-    around: &Surroundings<'_>,
-    journal: &mut Journal,
+    resume: Option<Manifest>,
+    around: &Surroundings,
 ) -> Result<Option<Prepared>, Stop> {
-    let Surroundings { store, runtime, stop } = *around;
+    let Surroundings { store, runtime, stop, .. } = around;
     let invalid = |error: &dyn std::error::Error| Stop::new(Cause::InvalidInput, error);
-    settings::use_threads(&spec.node);
+    settings::use_threads_here(&spec.node);
     let (device, dtype) = settings::device(&spec.node).map_err(|error| invalid(&error))?;
-    if let Some(note) = replicas(spec.rollout.rollout_num_gpus, device, settings::cuda_devices())? {
-        journal.note(note);
-    }
-    let base = settings::scratch_base();
-    let scratch = tempfile::Builder::new().prefix("gym-train-").tempdir_in(&base).map_err(|error| invalid(&error))?;
+    let mut notes = Vec::new();
+    notes.extend(replicas(spec.rollout.rollout_num_gpus, device, settings::cuda_devices())?);
+    let scratch = around.scratch.as_path();
     let text = Arc::new(TextPipeline::from_folder(&spec.model.folder).map_err(|error| invalid(&error))?);
     let data = prompts(&spec, around, &text, &spec.data.train)?;
-    note_too_long("prompts", &data, &spec, journal);
+    notes.extend(too_long("prompts", &data, &spec));
     let evaluation = match &spec.eval {
         None => None,
         Some(eval) => {
             let data = prompts(&spec, around, &text, &eval.rows)?;
-            note_too_long("held-out prompts", &data, &spec, journal);
+            notes.extend(too_long("held-out prompts", &data, &spec));
             Some(Evaluation { spec: eval.clone(), data })
         }
     };
@@ -106,11 +110,8 @@ pub(super) fn prepare(
     let mut updater = Updater::new(model.share(), spec.update.clone(), spec.rollout.sampling.temperature)
         .map_err(|error| invalid(&error))?;
     let mut cursor = Cursor { step: 0, metrics_offset: 0 };
-    let resume = runtime
-        .block_on(checkpoint::latest(&**store, Kind::ResumeState, &spec.run_id))
-        .map_err(|error| Stop::new(Cause::Store, &error))?;
     if let Some(resume) = &resume {
-        let folder = scratch.path().join("resume");
+        let folder = scratch.join("resume");
         let Some(fetched) = stop.or(runtime, checkpoint::fetch(&**store, resume, &folder)) else { return Ok(None) };
         fetched.map_err(|error| unusable(&error, resume))?;
         cursor = load_cursor(&folder, resume.step)?;
@@ -119,23 +120,23 @@ pub(super) fn prepare(
     }
     let written = runtime.block_on(metrics_size(&**store, &spec))?;
     if written < cursor.metrics_offset {
-        journal.note(
-            "metrics.jsonl lost lines of finished steps since they were written; the run goes on behind the rest",
-        );
+        let lost =
+            "metrics.jsonl lost lines of finished steps since they were written; the run goes on behind the rest";
+        notes.push(lost.to_owned());
     }
-    journal.resume_metrics_at(cursor.metrics_offset.min(written));
+    let metrics_offset = cursor.metrics_offset.min(written);
     let replay = runtime.block_on(Replay::load(&**store, &spec.run_id, cursor.step))?;
     let mut engine = Engine::new(model, &spec.rollout.engine).map_err(|error| invalid(&error))?;
     engine.weights_changed(WeightVersion(cursor.step));
 
-    let Some(grader) = stop.or(runtime, grader(&spec, &**store, scratch.path())) else { return Ok(None) };
+    let Some(grader) = stop.or(runtime, grader(&spec, &**store, scratch)) else { return Ok(None) };
     let grader = grader?;
     let Some(teacher) = stop.or(runtime, teacher(&spec, &text, &data)) else { return Ok(None) };
-    let teacher = teacher?.map(|(teacher, notes)| {
-        notes.into_iter().for_each(|note| journal.note(note));
+    let teacher = teacher?.map(|(teacher, said)| {
+        notes.extend(said);
         teacher
     });
-    let publisher = Publisher::new(Arc::clone(store), &spec, runtime.clone(), base);
+    let publisher = Publisher::new(Arc::clone(store), &spec, around.attempt, runtime.clone(), scratch.to_owned());
     let start_weights = fingerprint(&updater);
     let trainer = Trainer {
         spec,
@@ -150,18 +151,20 @@ pub(super) fn prepare(
         evaluation,
         stop: stop.clone(),
     };
-    Ok(Some(Prepared { trainer, publisher, done: cursor.step, start_weights, scratch }))
+    let done = cursor.step;
+    Ok(Some(Prepared { trainer, publisher, done, start_weights, notes, metrics_offset }))
 }
 
-fn note_too_long(what: &str, data: &PromptSource, spec: &RunSpec, journal: &mut Journal) {
-    if data.too_long() > 0 {
-        journal.note(format!(
+/// A note, where prompts were left out.
+fn too_long(what: &str, data: &PromptSource, spec: &RunSpec) -> Option<String> {
+    (data.too_long() > 0).then(|| {
+        format!(
             "{} of {} {what} have more than {} tokens and are left out (recipe.rollout_max_prompt_len)",
             data.too_long(),
             data.too_long() + data.prompts().len(),
             spec.data.max_prompt_len
-        ));
-    }
+        )
+    })
 }
 
 /// Whether this runtime can do with `wanted` engine replicas; a note where that means fewer.
@@ -182,7 +185,7 @@ fn replicas(wanted: usize, device: tch::Device, devices: usize) -> Result<Option
 
 fn prompts(
     spec: &RunSpec,
-    around: &Surroundings<'_>,
+    around: &Surroundings,
     text: &TextPipeline,
     rows: &training_gym_core::spec::RowsRef,
 ) -> Result<PromptSource, Stop> {
@@ -190,7 +193,7 @@ fn prompts(
         let cause = if matches!(error, data::Error::Store { .. }) { Cause::Store } else { Cause::InvalidInput };
         Stop::new(cause, &error)
     };
-    let rows = around.runtime.block_on(data::read_rows(&**around.store, rows)).map_err(stop)?;
+    let rows = around.runtime.block_on(data::read_rows(&*around.store, rows)).map_err(stop)?;
     let order = Order { max_prompt_len: spec.data.max_prompt_len, shuffle: spec.data.shuffle, seed: spec.seed };
     PromptSource::new(rows, order, |prompt| {
         text.prompt_ids(prompt, spec.data.apply_chat_template, &spec.data.chat_template_kwargs)
@@ -241,7 +244,7 @@ async fn grader(spec: &RunSpec, store: &dyn Store, scratch: &Path) -> Result<Opt
     let Some(reward) = &spec.reward else { return Ok(None) };
     let program = fetch_program(&reward.program, store, scratch).await?;
     let stop = |error: crate::score::Error| Stop::new(error.cause(), &error);
-    let worker = Worker::new(&program).map_err(stop)?;
+    let worker = Worker::new(&program, scratch).map_err(stop)?;
     Grader::start(worker, reward.clone()).await.map(|grader| Some(Arc::new(grader))).map_err(stop)
 }
 

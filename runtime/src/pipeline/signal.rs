@@ -1,9 +1,10 @@
 //! Someone asked the run to stop: seen by what computes, and by what waits.
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 /// Whether the run was asked to stop.
 #[derive(Clone, Debug)]
@@ -33,6 +34,28 @@ impl StopSignal {
             }
         })
     }
+
+    /// Computes `work` on a thread of its own and waits for it, or for the signal: then the thread is
+    /// left behind, whatever it still does is thrown away, and there is `None`. What it holds of
+    /// libtorch is why the program must end without destructors then (`main` does).
+    ///
+    /// # Panics
+    /// Where `work` does, and when the operating system has no thread left.
+    pub(super) fn or_leave<T: Send + 'static>(
+        &self,
+        runtime: &Handle,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let (done, answer) = oneshot::channel();
+        let body = move || {
+            let _ = done.send(catch_unwind(AssertUnwindSafe(work)));
+        };
+        std::thread::Builder::new().name("prepare".to_owned()).spawn(body).expect("a thread to prepare on");
+        match self.or(runtime, answer)?.expect("the thread answers before it ends") {
+            Ok(value) => Some(value),
+            Err(panic) => resume_unwind(panic),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -48,5 +71,26 @@ mod tests {
         assert!(signal.is_set());
         assert_eq!(signal.or(runtime.handle(), std::future::pending::<i32>()), None);
         assert_eq!(signal.or(runtime.handle(), async { 2 }), Some(2));
+    }
+
+    #[test]
+    fn what_computes_is_left_behind_and_its_panic_is_ours() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let (sender, signal) = StopSignal::new();
+        assert_eq!(signal.or_leave(runtime.handle(), || 1), Some(1));
+        let panicked = catch_unwind(AssertUnwindSafe(|| signal.or_leave(runtime.handle(), || panic!("broken"))));
+        assert_eq!(panicked.unwrap_err().downcast_ref::<&str>(), Some(&"broken"));
+        let (begun, begins) = std::sync::mpsc::channel();
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        std::thread::spawn(move || {
+            begins.recv().unwrap();
+            sender.send_replace(true);
+        });
+        let outcome = signal.or_leave(runtime.handle(), move || {
+            begun.send(()).unwrap();
+            held.recv()
+        });
+        assert_eq!(outcome, None);
+        drop(release);
     }
 }

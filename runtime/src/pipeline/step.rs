@@ -128,7 +128,7 @@ impl Trainer {
         let Verdicts { mut graded, mut taught } = verdicts;
         let step = batch.step();
         let samples: Vec<Sample> = batch.rollouts().iter().map(|rollout| rollout.to_sample(step)).collect();
-        let all: Vec<Graded> = batch
+        let mut all: Vec<Graded> = batch
             .rollouts()
             .iter()
             .zip(&samples)
@@ -142,16 +142,10 @@ impl Trainer {
             .collect();
         let rewards = match &self.grader {
             None => vec![None; all.len()],
-            Some(grader) => {
-                let stop = |error: crate::score::Error| Stop::new(error.cause(), &error);
-                // Once more over all of them: recorded grades count too.
-                let share = grader.share(step, all.len());
-                samples.iter().zip(&all).try_for_each(|(sample, graded)| share.count(sample, graded)).map_err(stop)?;
-                match self.stop.or(&self.runtime, grader.rewards(step, samples, &all)) {
-                    Some(rewards) => rewards.map_err(stop)?,
-                    None => return Ok(None),
-                }
-            }
+            Some(grader) => match self.stop.or(&self.runtime, grader.rewards(step, samples, &mut all)) {
+                Some(rewards) => rewards.map_err(|error| Stop::new(error.cause(), &error))?,
+                None => return Ok(None),
+            },
         };
         let scores = batch
             .rollouts()

@@ -1,7 +1,8 @@
 //! New weights to the store: a checkpoint anyone may load, and the state a run resumes from.
 //!
-//! [`Publisher::checkpoint`] writes both into a local folder at once (the weights are about to
-//! change) and uploads them beside the next step; the next call waits for the upload before.
+//! [`Publisher::stage`] writes the model into a local folder at once (the weights are about to change);
+//! whoever holds the optimizer puts its state beside it, and [`Publisher::publish`] uploads both beside
+//! the next step. The next call waits for the upload before.
 //! The resume state goes first: after a crash between the two, the run resumes at that very step and
 //! publishes its checkpoint from the state, so no step is ever published with other weights.
 
@@ -19,11 +20,15 @@ use training_gym_core::ids::{RunId, WeightVersion};
 use training_gym_core::spec::RunSpec;
 use training_gym_core::store::Store;
 
-use crate::update::Updater;
+use crate::model::Model;
 pub use folder::write_model_folder;
 
 /// The file of a resume state that holds the caller's own document.
 pub const CURSOR: &str = "cursor.json";
+
+/// The two parts of what is staged.
+const MODEL: &str = "model";
+const STATE: &str = "state";
 
 /// What can go wrong while publishing.
 #[derive(Debug, thiserror::Error)]
@@ -52,15 +57,6 @@ pub enum Error {
     /// The weights could not be written.
     #[error("cannot write the model's weights")]
     Weights(#[source] crate::model::Error),
-    /// The optimizer could not be written.
-    #[error("cannot write the resume state of step {step}")]
-    State {
-        /// The step.
-        step: u64,
-        /// Why.
-        #[source]
-        source: crate::update::Error,
-    },
     /// The store refused, or holds something else.
     #[error("cannot publish step {step}")]
     Publish {
@@ -99,46 +95,70 @@ struct Target {
     store: Arc<dyn Store>,
     run_id: RunId,
     model: String,
+    attempt: u64,
     keep_resume_states: usize,
 }
 
+/// A step on local disk, not yet in the store; removed when dropped.
+#[derive(Debug)]
+pub struct Staged {
+    step: u64,
+    folder: tempfile::TempDir,
+    state: PathBuf,
+}
+
+impl Staged {
+    /// An empty folder for what the run resumes from.
+    pub fn state(&self) -> &Path {
+        &self.state
+    }
+}
+
 impl Publisher {
-    /// A publisher of the run `spec`. Uploads run on `runtime`; calls come from a thread that is
-    /// not one of its workers. What waits for its upload lies below `scratch`.
-    pub fn new(store: Arc<dyn Store>, spec: &RunSpec, runtime: Handle, scratch: PathBuf) -> Self {
+    /// A publisher of the run `spec` for its attempt `attempt`. Uploads run on `runtime`; calls come
+    /// from a thread that is not one of its workers. What waits for its upload lies below `scratch`.
+    pub fn new(store: Arc<dyn Store>, spec: &RunSpec, attempt: u64, runtime: Handle, scratch: PathBuf) -> Self {
         let target = Target {
             store,
             run_id: spec.run_id.clone(),
             model: spec.model.name.clone(),
+            attempt,
             keep_resume_states: spec.save.keep_resume_states,
         };
         Self { target, runtime, source: spec.model.folder.clone(), scratch, upload: None }
     }
 
-    /// Publishes the weights after step `step` as a Hugging Face folder, and the resume state: the
-    /// optimizer, and `cursor` as [`CURSOR`]. Waits for the upload of the step before, writes both
-    /// to local disk, and returns while they are uploaded.
+    /// Waits for the upload of the step before, and writes `model`, the weights after step `step`, to
+    /// local disk as a Hugging Face folder.
     ///
     /// # Errors
     /// Those of the upload before, or of writing this step.
-    pub fn checkpoint(&mut self, step: u64, updater: &Updater, cursor: &[u8]) -> Result<(), Error> {
+    pub fn stage(&mut self, step: u64, model: &Model) -> Result<Staged, Error> {
         self.finish()?;
-        let scratch = tempfile::Builder::new().prefix("gym-checkpoint-").tempdir_in(&self.scratch);
-        let scratch = scratch.map_err(local("write", &self.scratch))?;
-        let (model, state) = (scratch.path().join("model"), scratch.path().join("state"));
-        for folder in [&model, &state] {
+        let folder = tempfile::Builder::new().prefix("gym-checkpoint-").tempdir_in(&self.scratch);
+        let folder = folder.map_err(local("write", &self.scratch))?;
+        let (target, state) = (folder.path().join(MODEL), folder.path().join(STATE));
+        for folder in [&target, &state] {
             std::fs::create_dir(folder).map_err(local("write", folder))?;
         }
-        write_model_folder(updater.model(), &self.source, &model)?;
-        updater.save_state(&state).map_err(|source| Error::State { step, source })?;
-        let cursor_file = state.join(CURSOR);
-        std::fs::write(&cursor_file, cursor).map_err(local("write", &cursor_file))?;
+        write_model_folder(model, &self.source, &target)?;
+        Ok(Staged { step, folder, state })
+    }
 
-        let target = self.target.clone();
+    /// Publishes what is staged, with `cursor` as the resume state's [`CURSOR`], and returns while it
+    /// is uploaded.
+    ///
+    /// # Errors
+    /// When the cursor cannot be written. Those of the upload are told by the next call.
+    pub fn publish(&mut self, staged: Staged, cursor: &[u8]) -> Result<(), Error> {
+        self.finish()?;
+        let cursor_file = staged.state.join(CURSOR);
+        std::fs::write(&cursor_file, cursor).map_err(local("write", &cursor_file))?;
+        let (target, step) = (self.target.clone(), staged.step);
         let upload = async move {
             // Dropped, and so removed, when the upload ends.
-            let scratch = scratch;
-            target.upload(step, scratch.path()).await.map_err(|source| Error::Publish { step, source })
+            let staged = staged;
+            target.upload(step, staged.folder.path()).await.map_err(|source| Error::Publish { step, source })
         };
         self.upload = Some((step, self.runtime.spawn(upload)));
         Ok(())
@@ -162,13 +182,14 @@ impl Publisher {
 impl Target {
     async fn upload(&self, step: u64, scratch: &Path) -> Result<(), checkpoint::Error> {
         let store = &*self.store;
-        for (kind, folder) in [(Kind::ResumeState, "state"), (Kind::Checkpoint, "model")] {
+        for (kind, folder) in [(Kind::ResumeState, STATE), (Kind::Checkpoint, MODEL)] {
             let draft = Draft {
                 kind,
                 run_id: self.run_id.clone(),
                 step,
                 model: self.model.clone(),
                 weight_version: WeightVersion(step),
+                attempt: self.attempt,
             };
             checkpoint::publish(store, &scratch.join(folder), &draft).await?;
         }

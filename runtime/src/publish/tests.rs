@@ -43,6 +43,13 @@ fn source(folder: &Path) -> Model {
     model
 }
 
+/// Publishes a step as the pipeline does; its optimizer is a text.
+fn put(publisher: &mut Publisher, step: u64, model: &Model, cursor: &str) -> Result<(), Error> {
+    let staged = publisher.stage(step, model)?;
+    fs::write(staged.state().join("optimizer.safetensors"), format!("moments {step}")).unwrap();
+    publisher.publish(staged, cursor.as_bytes())
+}
+
 fn spec(folder: &Path) -> RunSpec {
     let rows = RowsRef { key: "k".into(), sha256: training_gym_core::ids::ContentHash::of(b""), rows: 1, hub: None };
     RunSpec {
@@ -134,11 +141,10 @@ fn steps_are_published_while_the_next_one_runs() {
     let model = source(from.path());
     let spec = spec(from.path());
     let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
-    let updater = Updater::new(model.share(), spec.update.clone(), 1.0).unwrap();
-    let mut publisher = Publisher::new(store.clone(), &spec, runtime.handle().clone(), std::env::temp_dir());
+    let mut publisher = Publisher::new(store.clone(), &spec, 1, runtime.handle().clone(), std::env::temp_dir());
     let mut at_step = Vec::new();
     for step in 1..=3 {
-        publisher.checkpoint(step, &updater, format!("cursor {step}").as_bytes()).unwrap();
+        put(&mut publisher, step, &model, &format!("cursor {step}")).unwrap();
         at_step.push(model.parameters()[0].1.copy());
         // The next step: weights change while the upload runs.
         no_grad(|| model.parameters().iter().for_each(|(_, weight)| drop(weight.detach().g_add_scalar_(1.0))));
@@ -164,7 +170,7 @@ fn steps_are_published_while_the_next_one_runs() {
             .await
             .unwrap();
         assert_eq!(fs::read_to_string(folder.path().join(CURSOR)).unwrap(), "cursor 3");
-        assert!(folder.path().join("optimizer.safetensors").is_file());
+        assert_eq!(fs::read_to_string(folder.path().join("optimizer.safetensors")).unwrap(), "moments 3");
     });
 }
 
@@ -175,18 +181,35 @@ fn a_failed_upload_is_told_at_the_next_call() {
     let model = source(from.path());
     let spec = spec(from.path());
     let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
-    let updater = Updater::new(model.share(), spec.update.clone(), 1.0).unwrap();
-    let mut publisher = Publisher::new(store.clone(), &spec, runtime.handle().clone(), std::env::temp_dir());
-    publisher.checkpoint(1, &updater, b"{}").unwrap();
+    let mut publisher = Publisher::new(store.clone(), &spec, 1, runtime.handle().clone(), std::env::temp_dir());
+    put(&mut publisher, 1, &model, "{}").unwrap();
     publisher.finish().unwrap();
     // The same again is adopted; other weights under the same step are refused.
-    publisher.checkpoint(1, &updater, b"{}").unwrap();
+    put(&mut publisher, 1, &model, "{}").unwrap();
     publisher.finish().unwrap();
     no_grad(|| drop(model.parameters()[0].1.detach().g_add_scalar_(1.0)));
-    publisher.checkpoint(1, &updater, b"{}").unwrap();
+    put(&mut publisher, 1, &model, "{}").unwrap();
     let error = publisher.finish().unwrap_err();
     assert!(matches!(error, Error::Publish { step: 1, source: checkpoint::Error::Conflict { .. } }), "{error}");
 
     fs::write(from.path().join("config.json"), "{").unwrap();
-    assert!(matches!(publisher.checkpoint(2, &updater, b"{}"), Err(Error::Config { .. })));
+    assert!(matches!(put(&mut publisher, 2, &model, "{}"), Err(Error::Config { .. })));
+}
+
+#[test]
+fn a_superseded_attempt_is_told_and_moves_no_pointer() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let from = tempfile::tempdir().unwrap();
+    let (model, spec) = (source(from.path()), spec(from.path()));
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+    let mut publisher = Publisher::new(store.clone(), &spec, 1, runtime.handle().clone(), std::env::temp_dir());
+    put(&mut publisher, 1, &model, "{}").unwrap();
+    publisher.finish().unwrap();
+    runtime.block_on(checkpoint::claim_latest(&*store, &spec.run_id, 2)).unwrap();
+    put(&mut publisher, 2, &model, "{}").unwrap();
+    let error = publisher.finish().unwrap_err();
+    let superseded =
+        matches!(error, Error::Publish { step: 2, source: checkpoint::Error::Superseded { newer: 2, .. } });
+    assert!(superseded, "{error}");
+    assert_eq!(runtime.block_on(latest_pointer(&*store, &spec.run_id)).unwrap().unwrap().step, 1);
 }

@@ -8,7 +8,9 @@ use training_gym_core::sample::FinishReason;
 use training_gym_core::spec::{EngineSpec, SamplingSpec};
 
 use super::noise;
-use super::request::{EngineStats, Event, Refusal, Request, RequestId, TokenScore, TokenWatcher, check_sampling};
+use super::request::{
+    EngineStats, Event, PromptBounds, Refusal, Request, RequestId, TokenScore, TokenWatcher, check_sampling,
+};
 use super::sampling::{Draw, draw};
 use crate::model::{self, KvCache, Model, Placing};
 
@@ -138,18 +140,13 @@ impl Engine {
     /// Every [`Refusal`] but [`Refusal::QueueFull`].
     pub fn check(&self, request: &Request) -> Result<(), Refusal> {
         check_sampling(&request.sampling)?;
-        self.check_ids(&request.prompt_ids)?;
-        let (prompt, context_length) = (request.prompt_ids.len(), self.context_length);
-        if prompt + 1 > context_length {
-            return Err(Refusal::TooLong { prompt, max_new_tokens: request.max_new_tokens, context_length });
-        }
-        Ok(())
+        self.bounds().check(&request.prompt_ids, request.max_new_tokens)
     }
 
     /// How many more requests it takes now.
     pub fn room(&self) -> usize {
         let free = self.limits.max_running_requests - self.running.len();
-        (free + self.limits.max_queued_requests).saturating_sub(self.waiting.len())
+        free.saturating_add(self.limits.max_queued_requests).saturating_sub(self.waiting.len())
     }
 
     /// Takes a request; its first token comes from a later [`Engine::step`].
@@ -182,15 +179,8 @@ impl Engine {
         Ok(())
     }
 
-    pub(super) fn check_ids(&self, ids: &[i64]) -> Result<(), Refusal> {
-        let vocab_size = self.model.config().vocab_size;
-        if ids.is_empty() {
-            return Err(Refusal::EmptyPrompt);
-        }
-        match ids.iter().find(|&&id| id < 0 || id >= vocab_size as i64) {
-            Some(&id) => Err(Refusal::UnknownToken { id, vocab_size }),
-            None => Ok(()),
-        }
+    pub(super) fn bounds(&self) -> PromptBounds {
+        PromptBounds { context_length: self.context_length, vocab_size: self.model.config().vocab_size }
     }
 
     /// Gives a request up: it ends with [`FinishReason::Abort`] in the next step. An unknown id

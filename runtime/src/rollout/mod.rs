@@ -12,8 +12,12 @@
 //! | `noise` | one uniform number by seed and position |
 //! | `watch` | stop texts |
 //! | `scoring` | log-probabilities of given sequences |
-//! | `handle` | the engine's thread |
+//! | `handle` | what others say to an engine on a thread of its own |
+//! | `admission` | the places of its queue, and who waits for one |
+//! | `attendant` | that thread: takes commands, scores, decodes |
 
+mod admission;
+mod attendant;
 pub mod collect;
 mod engine;
 mod handle;
@@ -26,6 +30,8 @@ mod tests;
 mod watch;
 
 pub use engine::{Engine, Error};
-pub use handle::EngineHandle;
-pub use request::{EngineStats, Event, Refusal, Request, RequestId, ScoreRequest, TokenScore, TokenWatcher};
+pub use handle::{Batch, EngineHandle};
+pub use request::{
+    EngineStats, Event, PromptBounds, Refusal, Request, RequestId, ScoreRequest, TokenScore, TokenWatcher,
+};
 pub use watch::Watch;

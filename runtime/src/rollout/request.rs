@@ -121,6 +121,12 @@ pub enum Refusal {
         /// `max_queued_requests`.
         limit: usize,
     },
+    /// Too many scoring requests wait.
+    #[error("{limit} scoring requests are waiting already, the most this engine queues; try again later")]
+    ScoringFull {
+        /// `max_queued_requests`.
+        limit: usize,
+    },
     /// The prompt leaves no room for a response, or the sequence to score is too long.
     #[error(
         "the prompt has {prompt} tokens, the context has {context_length} for prompt and response together; \
@@ -178,6 +184,8 @@ pub struct EngineStats {
     pub running: usize,
     /// Requests that wait for a slot.
     pub queued: usize,
+    /// Scoring requests under way or waiting.
+    pub scoring: usize,
     /// Sequences that can decode at once.
     pub max_running: usize,
     /// Positions of the key-value cache in use.
@@ -190,6 +198,41 @@ pub struct EngineStats {
     pub generated_tokens: u64,
     /// The weights it runs.
     pub weight_version: WeightVersion,
+}
+
+/// What a prompt must fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PromptBounds {
+    /// Tokens a sequence may have, prompt and response together.
+    pub context_length: usize,
+    /// `V`; ids are below it.
+    pub vocab_size: usize,
+}
+
+impl PromptBounds {
+    /// Whether a response to the prompt can begin. `max_new_tokens` is told in the refusal.
+    ///
+    /// # Errors
+    /// [`Refusal::EmptyPrompt`], [`Refusal::UnknownToken`], [`Refusal::TooLong`].
+    pub fn check(&self, prompt_ids: &[i64], max_new_tokens: usize) -> Result<(), Refusal> {
+        self.check_ids(prompt_ids)?;
+        let (prompt, context_length) = (prompt_ids.len(), self.context_length);
+        if prompt >= context_length {
+            return Err(Refusal::TooLong { prompt, max_new_tokens, context_length });
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_ids(&self, ids: &[i64]) -> Result<(), Refusal> {
+        let vocab_size = self.vocab_size;
+        if ids.is_empty() {
+            return Err(Refusal::EmptyPrompt);
+        }
+        match ids.iter().find(|&&id| id < 0 || id >= vocab_size as i64) {
+            Some(&id) => Err(Refusal::UnknownToken { id, vocab_size }),
+            None => Ok(()),
+        }
+    }
 }
 
 pub(super) fn check_sampling(sampling: &SamplingSpec) -> Result<(), Refusal> {

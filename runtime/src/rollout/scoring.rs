@@ -9,6 +9,37 @@ use super::sampling::scores;
 /// Numbers of the logits computed at once.
 const LOGITS_AT_ONCE: usize = 1 << 24;
 
+/// A list of sequences on its way through the passes.
+#[derive(Debug)]
+pub(super) struct Scoring {
+    sequences: Vec<ScoreRequest>,
+    /// Of the first so many.
+    scored: Vec<Vec<TokenScore>>,
+}
+
+impl Scoring {
+    /// Forgets what has been scored.
+    pub(super) fn begin_again(&mut self) {
+        self.scored.clear();
+    }
+
+    pub(super) fn into_scores(self) -> Vec<Vec<TokenScore>> {
+        self.scored
+    }
+
+    /// The sequences of the next pass: as many as fit `limit` tokens, one at least.
+    fn next_pass(&self, limit: usize) -> &[ScoreRequest] {
+        let rest = &self.sequences[self.scored.len()..];
+        let mut tokens = 0;
+        let fits = |sequence: &&ScoreRequest| {
+            tokens += sequence.input_ids.len();
+            tokens <= limit
+        };
+        let count = rest.iter().take_while(fits).count().max(1);
+        &rest[..count.min(rest.len())]
+    }
+}
+
 impl Engine {
     /// Scores sequences as they are, at temperature 1: for each the positions from its `start_len`
     /// on. Passes of up to `max_prefill_tokens` take the sequences in order, apart from whatever
@@ -17,8 +48,19 @@ impl Engine {
     /// # Errors
     /// A [`Refusal`] about the first sequence that cannot be scored; none is.
     pub fn score(&mut self, sequences: &[ScoreRequest]) -> Result<Vec<Vec<TokenScore>>, Refusal> {
-        for sequence in sequences {
-            self.check_ids(&sequence.input_ids)?;
+        let mut scoring = self.begin_scoring(sequences.to_vec())?;
+        while !self.score_pass(&mut scoring) {}
+        Ok(scoring.into_scores())
+    }
+
+    /// Takes sequences to score with [`Engine::score_pass`].
+    ///
+    /// # Errors
+    /// As [`Engine::score`].
+    pub(super) fn begin_scoring(&self, sequences: Vec<ScoreRequest>) -> Result<Scoring, Refusal> {
+        let bounds = self.bounds();
+        for sequence in &sequences {
+            bounds.check_ids(&sequence.input_ids)?;
             let length = sequence.input_ids.len();
             if length > self.context_length {
                 let context_length = self.context_length;
@@ -28,24 +70,21 @@ impl Engine {
                 return Err(Refusal::StartPastEnd { start_len: sequence.start_len, length });
             }
         }
-        let _guard = tch::no_grad_guard();
-        let mut scored = Vec::with_capacity(sequences.len());
-        let mut rest = sequences;
-        while !rest.is_empty() {
-            let mut tokens = 0;
-            let fits = |sequence: &&ScoreRequest| {
-                tokens += sequence.input_ids.len();
-                tokens <= self.limits.max_prefill_tokens
-            };
-            let count = rest.iter().take_while(fits).count().max(1);
-            let (pass, others) = rest.split_at(count);
-            rest = others;
-            scored.extend(self.score_pass(pass));
-        }
-        Ok(scored)
+        Ok(Scoring { sequences, scored: Vec::new() })
     }
 
-    fn score_pass(&mut self, sequences: &[ScoreRequest]) -> Vec<Vec<TokenScore>> {
+    /// Computes the next pass, if one is left; says whether the list is complete.
+    pub(super) fn score_pass(&mut self, scoring: &mut Scoring) -> bool {
+        let _guard = tch::no_grad_guard();
+        let pass = scoring.next_pass(self.limits.max_prefill_tokens);
+        if !pass.is_empty() {
+            let scores = self.score_together(pass);
+            scoring.scored.extend(scores);
+        }
+        scoring.scored.len() == scoring.sequences.len()
+    }
+
+    fn score_together(&mut self, sequences: &[ScoreRequest]) -> Vec<Vec<TokenScore>> {
         let lengths: Vec<usize> = sequences.iter().map(|sequence| sequence.input_ids.len()).collect();
         let packed: Vec<i64> = sequences.iter().flat_map(|sequence| sequence.input_ids.iter().copied()).collect();
         let (mut rows, mut targets, mut top) = (Vec::new(), Vec::new(), Vec::new());

@@ -29,15 +29,17 @@ pub enum Error {
     },
     /// Too many samples are ungraded.
     #[error(
-        "reward function `{function}` left {ungraded} of {samples} samples of step {step} ungraded \
+        "{kind} `{function}` left {ungraded} of {samples} samples of step {step} ungraded \
          (allowed: {allowed}); the last one: {reason}"
     )]
     TooManyUngraded {
+        /// `reward function` or `post-process function`: whose sample was one too many.
+        kind: &'static str,
         /// The function.
         function: String,
         /// The step.
         step: u64,
-        /// How many.
+        /// How many, by either function.
         ungraded: usize,
         /// Of how many.
         samples: usize,
@@ -46,7 +48,7 @@ pub enum Error {
         /// Why the last one was.
         reason: String,
     },
-    /// The group-level function failed: there is no reward to go on with.
+    /// The group-level function failed as a whole: there is no reward to go on with.
     #[error("reward post-process function `{function}` failed at step {step}: {reason}")]
     PostProcess {
         /// The function.

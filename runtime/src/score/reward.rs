@@ -149,33 +149,52 @@ impl Grader {
     }
 
     /// The rewards advantages are made of: each sample's own, or what the group-level function
-    /// makes of the whole step. A sample that was ungraded stays so.
+    /// makes of the whole step. A sample that was ungraded stays so. One that the function returns
+    /// NaN or an infinity for becomes ungraded, in `graded` too: it is never a number that nobody
+    /// gave. All that are ungraded count towards the step's share.
     ///
     /// # Errors
-    /// [`Error::PostProcess`] when the function fails, returns another number of rewards, or one
-    /// that is not finite.
+    /// [`Error::TooManyUngraded`], naming the function whose sample was one too many;
+    /// [`Error::PostProcess`] when the group-level function fails or returns another number of
+    /// rewards.
     pub async fn rewards(
         &self,
         step: u64,
         mut samples: Vec<Sample>,
-        graded: &[Graded],
+        graded: &mut [Graded],
     ) -> Result<Vec<Option<f64>>, Error> {
-        let own: Vec<Option<f64>> = graded
-            .iter()
-            .map(|graded| match graded.grade {
-                Grade::Graded { reward } => Some(reward),
-                _ => None,
-            })
-            .collect();
-        let Some(function) = &self.spec.post_process else { return Ok(own) };
-        for (sample, graded) in samples.iter_mut().zip(graded) {
+        // Once more over all of them: grades recorded by a lost attempt count too.
+        let share = self.share(step, samples.len());
+        samples.iter().zip(&*graded).try_for_each(|(sample, graded)| share.count(sample, graded))?;
+        let own = |graded: &Graded| match graded.grade {
+            Grade::Graded { reward } => Some(reward),
+            _ => None,
+        };
+        let Some(function) = &self.spec.post_process else { return Ok(graded.iter().map(own).collect()) };
+        for (sample, graded) in samples.iter_mut().zip(&*graded) {
             sample.score = graded.score;
             sample.metadata.clone_from(&graded.metadata);
         }
-        let failed = |reason: String| Error::PostProcess { function: function.clone(), step, reason };
-        let reply = match self.post_process(function, &samples).await? {
+        let rewards = self.post_processed(function, step, &samples).await?;
+        let mut finite = Vec::with_capacity(rewards.len());
+        for (reward, graded) in rewards.into_iter().zip(graded) {
+            let reward = reward.filter(|reward| reward.is_finite());
+            if reward.is_none() && own(graded).is_some() {
+                let reason = format!("post-process function `{function}` returned NaN or an infinity");
+                share.count_post_processed(function, &reason)?;
+                graded.grade = Grade::Ungraded { reason };
+            }
+            finite.push(own(graded).and(reward));
+        }
+        Ok(finite)
+    }
+
+    /// One reward a sample, as the group-level function returned them.
+    async fn post_processed(&self, function: &str, step: u64, samples: &[Sample]) -> Result<Vec<Option<f64>>, Error> {
+        let failed = |reason: String| Error::PostProcess { function: function.to_owned(), step, reason };
+        let reply = match self.post_process(function, samples).await? {
             // A worker that was killed from outside is no fault of the function: once more.
-            Err(Unanswered::Died(_)) => self.post_process(function, &samples).await?,
+            Err(Unanswered::Died(_)) => self.post_process(function, samples).await?,
             answered => answered,
         };
         let reply = reply.map_err(|unanswered| {
@@ -185,25 +204,15 @@ impl Grader {
                 Unanswered::Refused(error) => error,
             })
         })?;
-        let rewards = match reply {
-            PostProcessReply::Rewards { rewards } => rewards,
-            PostProcessReply::Failed { message, panicked } => {
-                return Err(failed(if panicked { format!("it panicked: {message}") } else { message }));
+        match reply {
+            PostProcessReply::Rewards { rewards } if rewards.len() == samples.len() => Ok(rewards),
+            PostProcessReply::Rewards { rewards } => {
+                Err(failed(format!("it returned {} rewards for {} samples", rewards.len(), samples.len())))
             }
-        };
-        if rewards.len() != samples.len() {
-            return Err(failed(format!("it returned {} rewards for {} samples", rewards.len(), samples.len())));
+            PostProcessReply::Failed { message, panicked } => {
+                Err(failed(if panicked { format!("it panicked: {message}") } else { message }))
+            }
         }
-        rewards
-            .into_iter()
-            .zip(own)
-            .enumerate()
-            .map(|(index, pair)| match pair {
-                (_, None) => Ok(None),
-                (Some(reward), _) if reward.is_finite() => Ok(Some(reward)),
-                (_, Some(_)) => Err(failed(format!("its reward of sample {index} is NaN or an infinity"))),
-            })
-            .collect()
     }
 
     /// Asks the group-level function once; a worker that does not answer is ended.

@@ -1,4 +1,5 @@
-//! How many samples of a step the reward function may leave ungraded.
+//! How many samples of a step may be left ungraded, by the reward function and the group-level one
+//! together.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -34,8 +35,8 @@ impl Share {
         }
     }
 
-    /// Counts one sample. Truncated responses that are not graded are not the function's fault
-    /// and are not counted.
+    /// Counts one sample as the reward function left it. Truncated responses that are not graded
+    /// are not the function's fault and are not counted.
     ///
     /// # Errors
     /// [`Error::TooManyUngraded`] for the sample that is one too many, and each after it.
@@ -44,17 +45,30 @@ impl Share {
         if sample.finish_reason == FinishReason::Length && !self.grade_truncated {
             return Ok(());
         }
+        self.count_one("reward function", &self.function, reason)
+    }
+
+    /// Counts one sample that had a grade until the group-level function `function` left it without.
+    ///
+    /// # Errors
+    /// As [`Share::count`].
+    pub fn count_post_processed(&self, function: &str, reason: &str) -> Result<(), Error> {
+        self.count_one("post-process function", function, reason)
+    }
+
+    fn count_one(&self, kind: &'static str, function: &str, reason: &str) -> Result<(), Error> {
         let ungraded = self.ungraded.fetch_add(1, Ordering::Relaxed) + 1;
         if ungraded <= self.allowed {
             return Ok(());
         }
         Err(Error::TooManyUngraded {
-            function: self.function.clone(),
+            kind,
+            function: function.to_owned(),
             step: self.step,
             ungraded,
             samples: self.samples,
             allowed: self.allowed,
-            reason: reason.clone(),
+            reason: reason.to_owned(),
         })
     }
 

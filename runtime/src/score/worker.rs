@@ -18,11 +18,16 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Lines of output kept for error messages.
 const KEPT_LINES: usize = 20;
 
+/// Bytes of a Unix socket's path (`sockaddr_un`, without the zero at its end).
+const LONGEST_SOCKET: usize = 107;
+
 /// A worker that is restarted when it dies.
 #[derive(Debug)]
 pub struct Worker {
     program: PathBuf,
-    folder: tempfile::TempDir,
+    /// As worker and we, who share a working folder, call it.
+    sockets: PathBuf,
+    _folder: tempfile::TempDir,
     state: Mutex<State>,
     restarts: AtomicU64,
 }
@@ -51,16 +56,26 @@ pub struct Connection {
 }
 
 impl Worker {
-    /// A worker of the executable at `program`; it is started when first asked.
+    /// A worker of the executable at `program`; it is started when first asked. Its sockets lie in a
+    /// folder of their own below `scratch`.
     ///
     /// # Errors
-    /// When no folder for the socket can be made.
-    pub fn new(program: &Path) -> Result<Self, Error> {
-        let folder = tempfile::Builder::new().prefix("gym-worker-").tempdir().map_err(|error| Error::Worker {
-            what: format!("needs a temporary folder for its socket: {error}; check TMPDIR and free space"),
-            log: String::new(),
+    /// When no folder for the sockets can be made, or a socket there would have too long a path.
+    pub fn new(program: &Path, scratch: &Path) -> Result<Self, Error> {
+        let failed = |what: String| Error::Worker { what, log: String::new() };
+        let folder = tempfile::Builder::new().prefix("gym-worker-").tempdir_in(scratch).map_err(|error| {
+            failed(format!("needs a folder for its socket below {}: {error}; check free space", scratch.display()))
         })?;
-        Ok(Self { program: program.to_owned(), folder, state: Mutex::default(), restarts: AtomicU64::new(0) })
+        let here = std::env::current_dir().unwrap_or_default();
+        let sockets = socket_folder(folder.path(), &here).ok_or_else(|| {
+            failed(format!(
+                "needs a folder for its socket, and {} is too long: a socket's path has at most {LONGEST_SOCKET} bytes; \
+                 set TMPDIR to a shorter one",
+                folder.path().display()
+            ))
+        })?;
+        let (state, restarts) = (Mutex::default(), AtomicU64::new(0));
+        Ok(Self { program: program.to_owned(), sockets, _folder: folder, state, restarts })
     }
 
     /// The running worker, started if there is none.
@@ -102,7 +117,7 @@ impl Worker {
     }
 
     async fn start(&self, generation: u64) -> Result<Running, Error> {
-        let socket = self.folder.path().join(format!("{generation}.sock"));
+        let socket = self.sockets.join(format!("{generation}.sock"));
         let failed = |what: String, log: String| Error::Worker { what, log };
         let mut child = Command::new(&self.program)
             .env(ROLE_VARIABLE, REWARD_WORKER)
@@ -155,6 +170,14 @@ impl Worker {
     }
 }
 
+/// `folder` by a name that leaves room for a socket's: as it is, or relative to `here`, the working
+/// folder. A job's own folder may lie deep.
+fn socket_folder(folder: &Path, here: &Path) -> Option<PathBuf> {
+    let fits = |path: &Path| path.join(format!("{}.sock", u64::MAX)).as_os_str().len() <= LONGEST_SOCKET;
+    let relative = || folder.strip_prefix(here).ok();
+    [Some(folder), relative()].into_iter().flatten().find(|path| fits(path)).map(Path::to_owned)
+}
+
 /// What the worker has registered.
 ///
 /// # Errors
@@ -177,4 +200,24 @@ fn forward(out: impl AsyncRead + Unpin + Send + 'static, tail: Arc<SyncMutex<Vec
             }
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deep_folder_is_named_from_the_working_folder() {
+        let deep = PathBuf::from(format!("/home/{}/jobs/train-r", "x".repeat(120)));
+        let folder = deep.join("scratch/gym-worker-abcdef");
+        assert_eq!(socket_folder(&folder, &deep).unwrap(), Path::new("scratch/gym-worker-abcdef"));
+        assert_eq!(socket_folder(&folder, Path::new("/elsewhere")), None);
+        let short = Path::new("/tmp/gym-worker-abcdef");
+        assert_eq!(socket_folder(short, Path::new("/tmp")).unwrap(), short);
+        let long = std::env::temp_dir().join("y".repeat(110));
+        std::fs::create_dir_all(&long).unwrap();
+        let error = Worker::new(Path::new("/bin/true"), &long).unwrap_err().to_string();
+        std::fs::remove_dir_all(&long).unwrap();
+        assert!(error.contains("at most 107 bytes") && error.contains("TMPDIR"), "{error}");
+    }
 }

@@ -48,7 +48,13 @@ pub(super) async fn update_weights(State(service): State<Service>, body: Bytes) 
         fields.text("model_path")?.ok_or_else(|| fields.refuse("model_path", "must be a folder with weights"))?;
     let folder = PathBuf::from(path);
     let version = match fields.get("weight_version") {
-        None => service.engine().stats().weight_version.0 + 1,
+        None => service
+            .engine()
+            .stats()
+            .weight_version
+            .0
+            .checked_add(1)
+            .ok_or_else(|| fields.refuse("weight_version", "the present one is the last there is; name one"))?,
         Some(given) => version(given)
             .ok_or_else(|| fields.refuse("weight_version", "must be a whole number ≥ 0, as a number or a text"))?,
     };

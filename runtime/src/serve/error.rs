@@ -80,7 +80,7 @@ impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
         let message = refusal.to_string();
         match refusal {
-            Refusal::QueueFull { .. } => {
+            Refusal::QueueFull { .. } | Refusal::ScoringFull { .. } => {
                 Self { code: Some("queue_full"), ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message) }
             }
             Refusal::TooLong { .. } => Self { code: Some("context_length_exceeded"), ..Self::bad(message) },

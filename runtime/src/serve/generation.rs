@@ -1,18 +1,37 @@
-//! One response on its way from the engine to a client.
+//! Responses on their way from the engine to a client.
+//!
+//! A request for one response is refused when the queue is full. A request for several (a batch,
+//! or `n` > 1) is fed: its members come in as the engine has room, and its answers keep its order.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Instant;
 
+use futures::future;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::oneshot;
 use training_gym_core::sample::FinishReason;
 
 use super::error::ApiError;
 use super::sampling::Sampling;
 use super::service::Service;
-use crate::rollout::{Event, Request, TokenScore, TokenWatcher, Watch};
+use crate::rollout::{Batch, Event, Request, TokenScore, TokenWatcher, Watch};
 use crate::splitmix::GAMMA;
 use crate::text::StopWatcher;
+
+/// Responses one request may ask for, prompts times `n`: what is kept of each until the answer is
+/// sent must fit into memory.
+const MOST_RESPONSES: usize = 1 << 16;
+
+/// Refuses a request for more responses than one answer can hold.
+pub(super) fn check_count(responses: usize) -> Result<(), ApiError> {
+    if responses <= MOST_RESPONSES {
+        return Ok(());
+    }
+    let rule = format!("the request asks for {responses} responses, one request may for {MOST_RESPONSES}; split it");
+    Err(ApiError::bad(rule))
+}
 
 /// Why a response ended, and at what.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,9 +71,79 @@ pub(super) struct Piece {
     pub(super) end: Option<End>,
 }
 
-/// A response being drawn. Dropping it gives it up.
-#[derive(Debug)]
+/// One response a client wants.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    pub(super) prompt_ids: Arc<Vec<i64>>,
+    pub(super) sampling: Arc<Sampling>,
+    pub(super) top_logprobs: usize,
+    /// Which of the prompt's `n` responses.
+    pub(super) index: usize,
+}
+
+impl Wanted {
+    /// The `n` responses to one prompt.
+    pub(super) fn all(
+        prompt_ids: &Arc<Vec<i64>>,
+        sampling: &Arc<Sampling>,
+        top_logprobs: usize,
+    ) -> impl Iterator<Item = Self> {
+        let (prompt_ids, sampling) = (Arc::clone(prompt_ids), Arc::clone(sampling));
+        (0..sampling.n).map(move |index| Self {
+            prompt_ids: Arc::clone(&prompt_ids),
+            sampling: Arc::clone(&sampling),
+            top_logprobs,
+            index,
+        })
+    }
+
+    fn max_new_tokens(&self, service: &Service) -> usize {
+        self.sampling.max_new_tokens.unwrap_or(service.engine().context_length())
+    }
+
+    fn request(&self, service: &Service) -> Request {
+        let Sampling { spec, stop, seed, .. } = &*self.sampling;
+        let watch = (!stop.is_empty()).then(|| Box::new(Watch(self.text(service))) as Box<dyn TokenWatcher>);
+        Request {
+            prompt_ids: self.prompt_ids.to_vec(),
+            sampling: spec.clone(),
+            max_new_tokens: self.max_new_tokens(service),
+            // Spreads the seeds of a request's `n` responses.
+            seed: seed.unwrap_or_else(|| service.fresh()).wrapping_add(GAMMA.wrapping_mul(self.index as u64)),
+            stop_ids: self.stop_ids(service).into_iter().collect(),
+            top_logprobs: self.top_logprobs,
+            watcher: watch,
+        }
+    }
+
+    fn text(&self, service: &Service) -> StopWatcher {
+        service.text().stop_watcher(&self.sampling.stop, self.sampling.skip_special_tokens)
+    }
+
+    fn stop_ids(&self, service: &Service) -> HashSet<i64> {
+        let end = if self.sampling.ignore_eos { &[] } else { service.text().eos_token_ids() };
+        self.sampling.stop_token_ids.iter().chain(end).copied().collect()
+    }
+
+    /// Takes `events` as those of this response.
+    fn running(&self, service: Service, begun: Instant, events: UnboundedReceiver<Event>) -> Running {
+        let (text, stop_ids) = (self.text(&service), self.stop_ids(&service));
+        Running { events, text, stop_ids, last: None, drawn: 0, service, begun, ended: false }
+    }
+}
+
+/// A response being drawn, or waiting for its turn in a batch. Dropping it gives it up.
 pub(super) struct Generation {
+    state: State,
+}
+
+enum State {
+    Waiting(oneshot::Receiver<Result<Running, ApiError>>),
+    Running(Box<Running>),
+    Failed,
+}
+
+struct Running {
     events: UnboundedReceiver<Event>,
     text: StopWatcher,
     stop_ids: HashSet<i64>,
@@ -73,41 +162,91 @@ pub(super) struct Complete {
     pub(super) end: End,
 }
 
-impl Generation {
-    /// Submits the `index`-th response to `prompt_ids`.
-    pub(super) async fn start(
-        service: &Service,
-        prompt_ids: Vec<i64>,
-        sampling: &Sampling,
-        top_logprobs: usize,
-        index: usize,
-    ) -> Result<Self, ApiError> {
-        let text = service.text();
-        let mut stop_ids: HashSet<i64> = sampling.stop_token_ids.iter().copied().collect();
-        if !sampling.ignore_eos {
-            stop_ids.extend(text.eos_token_ids());
-        }
-        let watcher = text.stop_watcher(&sampling.stop, sampling.skip_special_tokens);
-        let watch = (!sampling.stop.is_empty()).then(|| Box::new(Watch(watcher.clone())) as Box<dyn TokenWatcher>);
-        let seed = sampling.seed.unwrap_or_else(|| service.fresh());
-        let request = Request {
-            prompt_ids,
-            sampling: sampling.spec.clone(),
-            max_new_tokens: sampling.max_new_tokens.unwrap_or(service.engine().context_length()),
-            // Spreads the seeds of a request's `n` responses.
-            seed: seed.wrapping_add(GAMMA.wrapping_mul(index as u64)),
-            stop_ids: stop_ids.iter().copied().collect(),
-            top_logprobs,
-            watcher: watch,
-        };
-        let begun = Instant::now();
-        let events = service.engine().generate(request).await?;
-        let service = service.clone();
-        Ok(Self { events, text: watcher, stop_ids, last: None, drawn: 0, service, begun, ended: false })
+/// Submits one response, or lets several wait for their turns.
+///
+/// # Errors
+/// 503 when the queue is full; for several, when very many batches wait. 400 when any of them
+/// can never be taken; then none is.
+pub(super) async fn start(service: &Service, wanted: Vec<Wanted>) -> Result<Vec<Generation>, ApiError> {
+    check_count(wanted.len())?;
+    for first in wanted.iter().filter(|wanted| wanted.index == 0) {
+        service.engine().check(&first.prompt_ids, first.max_new_tokens(service))?;
     }
+    if let [one] = wanted.as_slice() {
+        let begun = Instant::now();
+        let events = service.engine().generate(one.request(service)).await?;
+        return Ok(vec![Generation { state: State::Running(Box::new(one.running(service.clone(), begun, events))) }]);
+    }
+    let batch = service.engine().batch()?;
+    let (turns, generations) = wanted
+        .into_iter()
+        .map(|wanted| {
+            let (turn, running) = oneshot::channel();
+            (Turn { wanted, turn }, Generation { state: State::Waiting(running) })
+        })
+        .unzip();
+    tokio::spawn(feed(service.clone(), batch, turns));
+    Ok(generations)
+}
 
+/// A member of a batch, and who waits for its turn.
+struct Turn {
+    wanted: Wanted,
+    turn: oneshot::Sender<Result<Running, ApiError>>,
+}
+
+/// Submits the members of a batch one after another, each when there is a place, whether or not its
+/// client reads what came before: a slow one must not keep a place it does not use.
+async fn feed(service: Service, batch: Batch, turns: Vec<Turn>) {
+    let begun = Instant::now();
+    for Turn { wanted, mut turn } in turns {
+        let submitted = tokio::select! {
+            biased;
+            () = turn.closed() => continue,
+            submitted = batch.generate(|| wanted.request(&service)) => submitted,
+        };
+        let running = submitted.map(|events| wanted.running(service.clone(), begun, events));
+        // Nobody there any more: dropped, and so given up.
+        let _ = turn.send(running.map_err(ApiError::from));
+    }
+}
+
+/// Waits for all of them; the first error ends the waiting.
+pub(super) async fn complete(generations: Vec<Generation>) -> Result<Vec<Complete>, ApiError> {
+    future::try_join_all(generations.into_iter().map(Generation::complete)).await
+}
+
+impl Generation {
     /// The next piece; `None` after the end.
     pub(super) async fn next(&mut self) -> Result<Option<Piece>, ApiError> {
+        if let State::Waiting(turn) = &mut self.state {
+            let outcome = turn.await;
+            self.state = State::Failed;
+            let running = outcome.map_err(|_| ApiError::internal("a member of the batch was lost"))?;
+            self.state = State::Running(Box::new(running?));
+        }
+        match &mut self.state {
+            State::Running(running) => running.next().await,
+            State::Waiting(_) | State::Failed => Ok(None),
+        }
+    }
+
+    /// Waits for the end.
+    async fn complete(mut self) -> Result<Complete, ApiError> {
+        let (mut text, mut scores) = (String::new(), Vec::new());
+        while let Some(piece) = self.next().await? {
+            text.push_str(&piece.text);
+            scores.extend(piece.score);
+            if let Some(end) = piece.end {
+                return Ok(Complete { text, scores, end });
+            }
+        }
+        Err(ApiError::internal("a response had no end"))
+    }
+}
+
+impl Running {
+    async fn next(&mut self) -> Result<Option<Piece>, ApiError> {
         if self.ended {
             return Ok(None);
         }
@@ -143,22 +282,9 @@ impl Generation {
             }
         }
     }
-
-    /// Waits for the end.
-    pub(super) async fn complete(mut self) -> Result<Complete, ApiError> {
-        let (mut text, mut scores) = (String::new(), Vec::new());
-        while let Some(piece) = self.next().await? {
-            text.push_str(&piece.text);
-            scores.extend(piece.score);
-            if let Some(end) = piece.end {
-                return Ok(Complete { text, scores, end });
-            }
-        }
-        Err(ApiError::internal("a response had no end"))
-    }
 }
 
-impl Drop for Generation {
+impl Drop for Running {
     fn drop(&mut self) {
         if !self.ended {
             self.service.metrics().finished("abort", self.begun.elapsed());

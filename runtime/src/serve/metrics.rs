@@ -90,6 +90,7 @@ impl Metrics {
             ("gym_generated_tokens_total", "counter", stats.generated_tokens, "Response tokens drawn."),
             ("gym_running_requests", "gauge", stats.running as u64, "Responses decoding now."),
             ("gym_queued_requests", "gauge", stats.queued as u64, "Requests waiting for a slot."),
+            ("gym_scoring_requests", "gauge", stats.scoring as u64, "Scoring requests under way or waiting."),
             ("gym_max_running_requests", "gauge", stats.max_running as u64, "Responses that can decode at once."),
             ("gym_kv_positions_used", "gauge", stats.kv_used as u64, "Cache positions in use."),
             ("gym_kv_positions_allocated", "gauge", stats.kv_allocated as u64, "Cache positions allocated."),

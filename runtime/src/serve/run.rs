@@ -106,7 +106,7 @@ async fn settle(service: &Service) {
     let until = Instant::now() + SETTLE;
     while Instant::now() < until && service.engine().failure().is_none() {
         let stats = service.engine().stats();
-        if stats.running == 0 && stats.queued == 0 {
+        if stats.running + stats.queued + stats.scoring == 0 {
             return;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;

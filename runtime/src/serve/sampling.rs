@@ -9,7 +9,7 @@ use super::fields::{Bounds, Fields};
 
 /// Stop texts a request may have, and responses a prompt.
 const MOST_STOPS: usize = 16;
-const MOST_RESPONSES: f64 = 128.0;
+const MOST_RESPONSES: i64 = 128;
 
 /// What a request's sampling fields come to.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,28 +69,24 @@ impl Sampling {
             temperature: fields.number("temperature", Bounds::closed(0.0, 2.0))?.unwrap_or(defaults.spec.temperature),
             ..cuts(fields, &defaults.spec)?
         };
-        let bounds = Bounds::closed(1.0, f64::INFINITY);
-        let limit = match fields.integer("max_completion_tokens", bounds)? {
+        let limit = match fields.integer("max_completion_tokens", 1..=i64::MAX)? {
             Some(limit) => Some(limit),
-            None => fields.integer("max_tokens", bounds)?,
+            None => fields.integer("max_tokens", 1..=i64::MAX)?,
         };
         let max_new_tokens = limit.map(|limit| limit as usize).or(max_new_tokens);
-        let seed = fields.integer("seed", Bounds::closed(f64::NEG_INFINITY, f64::INFINITY))?;
-        Self { spec, max_new_tokens, seed: seed.map(|seed| seed as u64), ..Self::plain() }.with_stops(fields)
+        Self { spec, max_new_tokens, seed: fields.seed("seed")?, ..Self::plain() }.with_stops(fields)
     }
 
     /// SGLang's `sampling_params`.
     pub(super) fn sglang(fields: &Fields) -> Result<Self, ApiError> {
         refuse_what_is_not_done(fields)?;
         let plain = SamplingSpec::default();
-        let unbounded = Bounds::closed(0.0, f64::INFINITY);
         let spec = SamplingSpec {
-            temperature: fields.number("temperature", unbounded)?.unwrap_or(plain.temperature),
+            temperature: fields.number("temperature", Bounds::closed(0.0, f64::INFINITY))?.unwrap_or(plain.temperature),
             ..cuts(fields, &plain)?
         };
-        let max_new_tokens = fields.integer("max_new_tokens", unbounded)?.unwrap_or(128) as usize;
-        let seed = fields.integer("sampling_seed", Bounds::closed(f64::NEG_INFINITY, f64::INFINITY))?;
-        let seed = seed.map(|seed| seed as u64);
+        let max_new_tokens = fields.integer("max_new_tokens", 0..=i64::MAX)?.unwrap_or(128) as usize;
+        let seed = fields.seed("sampling_seed")?;
         Self { spec, max_new_tokens: Some(max_new_tokens), seed, ..Self::plain() }.with_stops(fields)
     }
 
@@ -112,12 +108,16 @@ impl Sampling {
         if stop.len() > MOST_STOPS {
             return Err(fields.refuse("stop", &format!("must have at most {MOST_STOPS} texts")));
         }
+        // vLLM and OpenAI refuse it too: it could only mean "stop at once" or nothing.
+        if stop.iter().any(String::is_empty) {
+            return Err(fields.refuse("stop", "an empty text stops nothing; leave it out"));
+        }
         Ok(Self {
             stop,
             stop_token_ids: fields.ids("stop_token_ids")?.unwrap_or_default(),
             ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
             skip_special_tokens: fields.flag("skip_special_tokens")?.unwrap_or(true),
-            n: fields.integer("n", Bounds::closed(1.0, MOST_RESPONSES))?.unwrap_or(1) as usize,
+            n: fields.integer("n", 1..=MOST_RESPONSES)?.unwrap_or(1) as usize,
             ..self
         })
     }
@@ -125,7 +125,7 @@ impl Sampling {
 
 /// Everything but the temperature.
 fn cuts(fields: &Fields, defaults: &SamplingSpec) -> Result<SamplingSpec, ApiError> {
-    let top_k = match fields.integer("top_k", Bounds::closed(-1.0, 1e9))? {
+    let top_k = match fields.integer("top_k", -1..=1_000_000_000)? {
         // 0 is "all" with vLLM and transformers, −1 with SGLang.
         Some(0) => -1,
         Some(top_k) => top_k,
@@ -211,6 +211,13 @@ mod tests {
             serde_json::json!({"n": 0}),
             serde_json::json!({"top_p": 0}),
             serde_json::json!({"stop": 5}),
+            serde_json::json!({"stop": ""}),
+            serde_json::json!({"stop": ["x", ""]}),
+            serde_json::json!({"max_tokens": 1u64 << 63}),
+            serde_json::json!({"max_completion_tokens": u64::MAX}),
+            serde_json::json!({"n": u64::MAX}),
+            serde_json::json!({"top_k": u64::MAX}),
+            serde_json::json!({"seed": 1e40}),
         ] {
             let error = Sampling::openai(&fields(bad.clone()), &defaults, None).unwrap_err();
             let field = bad.as_object().unwrap().keys().next().unwrap().clone();

@@ -1,5 +1,7 @@
 //! SGLang's `/generate`: ids in, ids and log-probabilities out.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -10,17 +12,20 @@ use serde_json::{Value, json};
 use training_gym_core::wire::{GenerateReply, MetaInfo, TokenLogprob};
 
 use super::error::ApiError;
-use super::fields::{Fields, ids, whole};
-use super::generation::{Complete, Generation};
+use super::fields::{Fields, excerpt, ids, whole, within};
+use super::generation::{self, Generation, Wanted, check_count};
 use super::sampling::Sampling;
 use super::service::Service;
 use crate::rollout::{ScoreRequest, TokenScore};
 
+/// Log-probabilities of prompt tokens one answer may hold, alternatives included: one to two gigabytes.
+const MOST_REPORTED: usize = 1 << 25;
+
 /// One prompt of a request.
 #[derive(Clone, Debug)]
 struct Item {
-    prompt_ids: Vec<i64>,
-    sampling: Sampling,
+    prompt_ids: Arc<Vec<i64>>,
+    sampling: Arc<Sampling>,
     return_logprob: bool,
     /// First prompt position that is returned.
     start: usize,
@@ -34,7 +39,24 @@ struct InputScores {
     top: Vec<Option<Vec<TokenLogprob>>>,
 }
 
-/// `POST /generate`. One prompt gives an object; a batch, or `n` > 1, a list in order.
+/// A prompt and what is returned about it: what all of its responses share.
+#[derive(Clone, Debug)]
+struct Prompt {
+    item: Item,
+    input: InputScores,
+}
+
+/// A response, as far as it is there.
+#[derive(Clone, Debug, Default)]
+struct Output {
+    text: String,
+    scores: Vec<TokenScore>,
+    /// SGLang's `finish_reason`; null before the end.
+    finish_reason: Value,
+}
+
+/// `POST /generate`. One prompt gives an object; a batch, or `n` > 1, a list in order: the prompts'
+/// order, and `n` responses of each.
 ///
 /// All prompts of one request that need scoring are scored together, apart from whatever else
 /// runs: the numbers depend on the request alone.
@@ -42,32 +64,36 @@ pub(super) async fn generate(State(service): State<Service>, body: Bytes) -> Res
     let fields = Fields::parse(&body)?;
     let stream = fields.flag("stream")?.unwrap_or(false);
     let (items, batched) = items(&service, &fields)?;
+    let only_scores = |item: &Item| item.sampling.max_new_tokens == Some(0);
+    if items.iter().any(only_scores) && (stream || !items.iter().all(only_scores)) {
+        let rule = "max_new_tokens = 0 only scores: not as a stream, nor in a batch that also generates";
+        return Err(ApiError::field("sampling_params.max_new_tokens", rule));
+    }
     let inputs = score(&service, &items).await?;
-    if items.iter().any(|item| item.sampling.max_new_tokens == Some(0)) {
-        if stream || items.iter().any(|item| item.sampling.max_new_tokens != Some(0)) {
-            let rule = "max_new_tokens = 0 only scores: not as a stream, nor in a batch that also generates";
-            return Err(ApiError::field("sampling_params.max_new_tokens", rule));
-        }
-        let replies = items.iter().zip(inputs).map(|(item, input)| scored(&service, item, input));
-        return Ok(deliver(replies.collect(), batched));
+    let prompts: Vec<Arc<Prompt>> =
+        items.into_iter().zip(inputs).map(|(item, input)| Arc::new(Prompt { item, input })).collect();
+    // One entry a response.
+    let asked: Vec<Arc<Prompt>> =
+        prompts.iter().flat_map(|prompt| std::iter::repeat_n(prompt, prompt.item.sampling.n).map(Arc::clone)).collect();
+    let listed = batched || asked.len() > 1;
+    if asked.iter().all(|prompt| only_scores(&prompt.item)) {
+        let finish_reason = json!({"type": "length", "length": 0});
+        let output = Output { finish_reason, ..Output::default() };
+        return Ok(deliver(asked.iter().map(|prompt| reply(&service, prompt, &output)).collect(), listed));
     }
-    let mut running = Vec::new();
-    for (item, input) in items.into_iter().zip(inputs) {
-        for index in 0..item.sampling.n {
-            let prompt = item.prompt_ids.clone();
-            let generation = Generation::start(&service, prompt, &item.sampling, item.top_logprobs, index).await?;
-            running.push((generation, item.clone(), input.clone()));
-        }
-    }
-    let listed = batched || running.len() > 1;
+    let of = |prompt: &Arc<Prompt>| {
+        Wanted::all(&prompt.item.prompt_ids, &prompt.item.sampling, prompt.item.top_logprobs).collect::<Vec<_>>()
+    };
+    let generations = generation::start(&service, prompts.iter().flat_map(of).collect()).await?;
     if stream {
-        return Ok(streamed(&service, running, listed));
+        return Ok(streamed(&service, generations.into_iter().zip(asked), listed));
     }
-    let mut replies = Vec::with_capacity(running.len());
-    for (generation, item, input) in running {
-        replies.push(reply(&service, &item, input, &generation.complete().await?));
-    }
-    Ok(deliver(replies, listed))
+    let complete = generation::complete(generations).await?;
+    let replies = complete.into_iter().zip(&asked).map(|(complete, prompt)| {
+        let finish_reason = complete.end.sglang();
+        reply(&service, prompt, &Output { text: complete.text, scores: complete.scores, finish_reason })
+    });
+    Ok(deliver(replies.collect(), listed))
 }
 
 fn deliver(mut replies: Vec<GenerateReply>, listed: bool) -> Response {
@@ -83,6 +109,7 @@ fn deliver(mut replies: Vec<GenerateReply>, listed: bool) -> Response {
 fn items(service: &Service, fields: &Fields) -> Result<(Vec<Item>, bool), ApiError> {
     let (prompts, batched) = prompts(service, fields)?;
     let count = prompts.len();
+    check_count(count)?;
     let list_rule = format!("must be one value, or a list of {count}, one a prompt");
     // SGLang takes one value for all, or one a prompt.
     let each = |field: &str| -> Result<Vec<Option<Value>>, ApiError> {
@@ -101,7 +128,7 @@ fn items(service: &Service, fields: &Fields) -> Result<(Vec<Item>, bool), ApiErr
             None | Some(Value::Null) => false,
             Some(value) => value.as_bool().ok_or_else(|| typed("return_logprob", "must be true or false"))?,
         };
-        let integer = |field: &str, value: &Option<Value>, default: i64| match value {
+        let integer = |field: &str, value: &Option<Value>, default: i128| match value {
             None | Some(Value::Null) => Ok(default),
             Some(value) => whole(value).ok_or_else(|| typed(field, "must be a whole number")),
         };
@@ -111,19 +138,36 @@ fn items(service: &Service, fields: &Fields) -> Result<(Vec<Item>, bool), ApiErr
             // Output only; a request that generates still names the prompt's last token.
             -1 if scoring => length,
             -1 => length.saturating_sub(1),
-            start if (0..length as i64).contains(&start) => start as usize,
-            start => {
-                let rule = format!("logprob_start_len = {start}: must be -1, or in [0, {length}) for this prompt");
+            start if (0..length as i128).contains(&start) => start as usize,
+            _ => {
+                let given = starts[at].as_ref().map(excerpt).unwrap_or_default();
+                let rule = format!("logprob_start_len = {given}: must be -1, or in [0, {length}) for this prompt");
                 return Err(ApiError::field("logprob_start_len", rule));
             }
         };
-        let top_logprobs = match integer("top_logprobs_num", &tops[at], 0)? {
-            top @ 0..=1024 => top as usize,
-            _ => return Err(typed("top_logprobs_num", "must be in [0, 1024]")),
-        };
+        let top_logprobs = within(integer("top_logprobs_num", &tops[at], 0)?, &(0..=1024))
+            .ok_or_else(|| typed("top_logprobs_num", "must be in [0, 1024]"))? as usize;
+        let (prompt_ids, sampling) = (Arc::new(prompt_ids), Arc::new(sampling));
         Ok(Item { prompt_ids, sampling, return_logprob, start, top_logprobs })
     });
-    Ok((items.collect::<Result<_, ApiError>>()?, batched))
+    let items = items.collect::<Result<Vec<_>, ApiError>>()?;
+    check_count(items.iter().map(|item| item.sampling.n).sum())?;
+    check_reported(&items)?;
+    Ok((items, batched))
+}
+
+/// Refuses a request whose prompts' log-probabilities no answer can hold.
+fn check_reported(items: &[Item]) -> Result<(), ApiError> {
+    let of = |item: &Item| (item.prompt_ids.len() - item.start) * (1 + item.top_logprobs) * item.sampling.n;
+    let reported: usize = items.iter().filter(|item| item.return_logprob).map(of).sum();
+    if reported <= MOST_REPORTED {
+        return Ok(());
+    }
+    let rule = format!(
+        "the request asks for {reported} log-probabilities of prompt tokens, one request may for {MOST_REPORTED}: \
+         raise logprob_start_len, lower top_logprobs_num or n, or split the batch"
+    );
+    Err(ApiError::field("return_logprob", rule))
 }
 
 fn sampling_fields(fields: &Fields, params: Option<&Value>) -> Result<Fields, ApiError> {
@@ -169,7 +213,7 @@ fn prompts(service: &Service, fields: &Fields) -> Result<(Vec<Vec<i64>>, bool), 
 async fn score(service: &Service, items: &[Item]) -> Result<Vec<InputScores>, ApiError> {
     let wanted = |item: &&Item| item.return_logprob && item.start + 1 < item.prompt_ids.len();
     let request = |item: &Item| ScoreRequest {
-        input_ids: item.prompt_ids.clone(),
+        input_ids: item.prompt_ids.to_vec(),
         // The logits that would score position `start` are not computed, as in SGLang.
         start_len: item.start + 1,
         top_logprobs: item.top_logprobs,
@@ -203,69 +247,64 @@ fn top(score: &TokenScore) -> Vec<TokenLogprob> {
     score.top.iter().map(|&(id, logprob)| (Some(f64::from(logprob)), id, None)).collect()
 }
 
-/// The answer to a request that only scores.
-fn scored(service: &Service, item: &Item, input: InputScores) -> GenerateReply {
-    let end = json!({"type": "length", "length": 0});
-    meta(service, item, input, &[], (String::new(), end))
-}
-
-fn reply(service: &Service, item: &Item, input: InputScores, complete: &Complete) -> GenerateReply {
-    meta(service, item, input, &complete.scores, (complete.text.clone(), complete.end.sglang()))
-}
-
-fn meta(
-    service: &Service,
-    item: &Item,
-    input: InputScores,
-    scores: &[TokenScore],
-    (text, finish_reason): (String, Value),
-) -> GenerateReply {
+fn reply(service: &Service, prompt: &Prompt, output: &Output) -> GenerateReply {
+    let Prompt { item, input } = prompt;
+    let Output { text, scores, finish_reason } = output;
     let logprob = item.return_logprob;
     let with_top = logprob && item.top_logprobs > 0;
     GenerateReply {
-        text,
+        text: text.clone(),
         output_ids: scores.iter().map(|score| score.token).collect(),
         meta_info: MetaInfo {
             id: format!("{:016x}", service.fresh()),
-            finish_reason: Some(finish_reason).filter(|reason| !reason.is_null()),
+            finish_reason: Some(finish_reason.clone()).filter(|reason| !reason.is_null()),
             prompt_tokens: item.prompt_ids.len(),
             completion_tokens: scores.len(),
             weight_version: Some(service.engine().stats().weight_version.to_string()),
-            input_token_logprobs: logprob.then_some(input.logprobs),
+            input_token_logprobs: logprob.then(|| input.logprobs.clone()),
             output_token_logprobs: logprob.then(|| scores.iter().map(token_logprob).collect()),
-            input_top_logprobs: with_top.then_some(input.top),
+            input_top_logprobs: with_top.then(|| input.top.clone()),
             output_top_logprobs: with_top.then(|| scores.iter().map(|score| Some(top(score))).collect()),
         },
     }
 }
 
+/// One response of a stream.
+struct Streaming {
+    service: Service,
+    generation: Generation,
+    prompt: Arc<Prompt>,
+    output: Output,
+    /// Its place in the list, where there is one.
+    index: Option<usize>,
+}
+
+impl Streaming {
+    /// The next event, and itself if more follow.
+    async fn next(mut self) -> Option<(String, Option<Self>)> {
+        let piece = match self.generation.next().await {
+            Ok(piece) => piece?,
+            Err(error) => return Some((error.body().to_string(), None)),
+        };
+        self.output.text.push_str(&piece.text);
+        self.output.scores.extend(piece.score);
+        self.output.finish_reason = piece.end.as_ref().map_or(Value::Null, |end| end.sglang());
+        let mut body = serde_json::to_value(reply(&self.service, &self.prompt, &self.output)).unwrap_or_default();
+        if let Some(index) = self.index {
+            body["index"] = index.into();
+        }
+        Some((body.to_string(), Some(self)))
+    }
+}
+
 /// Server-sent events: each holds the whole reply so far, with `index` in a batch.
-fn streamed(service: &Service, running: Vec<(Generation, Item, InputScores)>, listed: bool) -> Response {
-    let replies: Vec<BoxStream<'static, String>> = running
-        .into_iter()
+fn streamed(service: &Service, responses: impl Iterator<Item = (Generation, Arc<Prompt>)>, listed: bool) -> Response {
+    let replies: Vec<BoxStream<'static, String>> = responses
         .enumerate()
-        .map(|(index, (generation, item, input))| {
-            let state = Some((generation, service.clone(), String::new(), Vec::new()));
-            stream::unfold(state, move |state| {
-                let (item, input) = (item.clone(), input.clone());
-                async move {
-                    let (mut generation, service, mut text, mut scores) = state?;
-                    let piece = match generation.next().await {
-                        Ok(piece) => piece?,
-                        Err(error) => return Some((error.body().to_string(), None)),
-                    };
-                    text.push_str(&piece.text);
-                    scores.extend(piece.score);
-                    let end = piece.end.as_ref().map_or(Value::Null, |end| end.sglang());
-                    let reply = meta(&service, &item, input, &scores, (text.clone(), end));
-                    let mut body = serde_json::to_value(reply).unwrap_or_default();
-                    if listed {
-                        body["index"] = index.into();
-                    }
-                    Some((body.to_string(), Some((generation, service, text, scores))))
-                }
-            })
-            .boxed()
+        .map(|(index, (generation, prompt))| {
+            let (service, index) = (service.clone(), listed.then_some(index));
+            let one = Streaming { service, generation, prompt, output: Output::default(), index };
+            stream::unfold(Some(one), |one| async move { one?.next().await }).boxed()
         })
         .collect();
     let events = stream::select_all(replies)

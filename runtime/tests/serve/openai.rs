@@ -144,6 +144,17 @@ async fn bad_requests_are_named() {
         ("chat/completions", chat(json!({"temperature": "hot"})), 400, "temperature = \"hot\": must be a number"),
         ("chat/completions", chat(json!({"messages": []})), 400, "messages = []"),
         ("chat/completions", chat(json!({"messages": [{"content": "x"}]})), 400, "messages[0].role"),
+        (
+            "chat/completions",
+            chat(json!({"messages": [{"role": "user", "content": "x"}, {"role": "usr", "content": "x"}]})),
+            400,
+            "messages[1].role: must be one of `system`, `developer`",
+        ),
+        ("chat/completions", chat(json!({"stop": ""})), 400, "stop = \"\": an empty text"),
+        ("completions", json!({"prompt": "a", "stop": ["b", ""]}), 400, "an empty text"),
+        ("completions", json!({"prompt": "a", "max_tokens": u64::MAX}), 400, "max_tokens = 18446744073709551615"),
+        ("completions", json!({"prompt": "a", "n": 1u64 << 63}), 400, "n = 9223372036854775808: must be in [1, 128]"),
+        ("completions", json!({"prompt": "a", "logprobs": u64::MAX}), 400, "must be in [0, 20]"),
         ("chat/completions", chat(json!({"messages": "x"})), 400, "messages = \"x\": must be a list"),
         ("chat/completions", json!({"model": "tiny"}), 400, "messages = (absent)"),
         ("chat/completions", chat(json!({"model": "gpt"})), 404, "`tiny`"),
@@ -165,6 +176,13 @@ async fn bad_requests_are_named() {
     let completions = format!("{}/v1/completions", server.url);
     let response = reqwest::Client::new().post(completions).bearer_auth(TOKEN).body("{").send().await.unwrap();
     assert_eq!(response.status(), 400);
+    // `developer` is OpenAI's newer name of `system`, which templates know.
+    let as_role = |role: &str| chat(json!({"messages": [{"role": role, "content": "x"}]}));
+    let (one, two) = (
+        server.ok("/v1/chat/completions", &as_role("developer")).await,
+        server.ok("/v1/chat/completions", &as_role("system")).await,
+    );
+    assert_eq!(one["usage"]["prompt_tokens"], two["usage"]["prompt_tokens"]);
     // A field nobody knows is left alone.
     server.ok("/v1/chat/completions", &chat(json!({"user": "me", "metadata": {}, "stop": null}))).await;
 }

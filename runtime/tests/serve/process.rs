@@ -89,3 +89,40 @@ async fn the_program_says_when_it_answers_and_ends_on_sigterm() {
     assert!(!log.contains(TOKEN), "the token is in the log: {log}");
     drop(stream);
 }
+
+/// A named pipe in place of a file: whoever reads it waits. Returns once somebody does.
+async fn opened_pipe(child: &mut Child, path: &Path) -> std::fs::File {
+    use std::os::unix::fs::OpenOptionsExt;
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        // It has no writer's end while nobody reads.
+        let mut options = std::fs::OpenOptions::new();
+        if let Ok(pipe) = options.write(true).custom_flags(libc::O_NONBLOCK).open(path) {
+            return pipe;
+        }
+        assert!(child.try_wait().unwrap().is_none() && Instant::now() < until, "nobody reads {}", path.display());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sigterm_while_the_model_loads_ends_it_at_once() {
+    for file in ["tokenizer.json", "config.json"] {
+        let folder = tempfile::tempdir().unwrap();
+        write_model(folder.path(), Certainty::Strong);
+        std::fs::write(folder.path().join("token"), format!("{TOKEN}\n")).unwrap();
+        let path = folder.path().join(file);
+        std::fs::remove_file(&path).unwrap();
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let mut child = start(folder.path(), &spec(folder.path(), 0));
+        let pipe = opened_pipe(&mut child, &path).await;
+        let asked = Instant::now();
+        let pid = child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", pid.as_str()]).status().unwrap().success());
+        let (code, log) = end(child).await;
+        assert_eq!(code, Some(0), "{file}: {log}");
+        assert!(asked.elapsed() < Duration::from_secs(10), "{file}: {:?}", asked.elapsed());
+        assert!(!folder.path().join("ready.json").exists());
+        drop(pipe);
+    }
+}

@@ -78,6 +78,19 @@ async fn scoring_agrees_with_what_was_drawn() {
         assert!(a < -24.0 && (a - b).abs() < 1e-3, "{a} and {b}");
     }
 
+    // Each of `n` responses of no token is the prompt's scores.
+    let mut thrice = score.clone();
+    thrice["sampling_params"]["n"] = 3.into();
+    let replies = server.ok("/generate", &thrice).await;
+    assert_eq!(replies.as_array().unwrap().len(), 6);
+    for (index, reply) in replies.as_array().unwrap().iter().enumerate() {
+        let meta = &reply["meta_info"];
+        assert_eq!(meta["input_token_logprobs"], scored[index / 3]["meta_info"]["input_token_logprobs"]);
+    }
+    thrice["input_ids"] = sequences[0].clone().into();
+    thrice["logprob_start_len"] = 1.into();
+    assert_eq!(server.ok("/generate", &thrice).await.as_array().unwrap().len(), 3);
+
     // The same request gives the same bits while others run.
     let busy = json!({"input_ids": [LINE_BREAK], "sampling_params": {"max_new_tokens": 300, "ignore_eos": true}});
     let others = futures::future::join_all((0..4).map(|_| server.ok("/generate", &busy)));
@@ -102,6 +115,18 @@ async fn bad_requests_are_named() {
         (json!({"input_ids": []}), "empty"),
         (json!({"input_ids": ids, "logprob_start_len": 3}), "logprob_start_len = 3: must be -1, or in [0, 3)"),
         (json!({"input_ids": [[1], [2]], "logprob_start_len": [0]}), "a list of 2"),
+        (
+            json!({"input_ids": ids, "logprob_start_len": 1u64 << 63}),
+            "logprob_start_len = 9223372036854775808: must be",
+        ),
+        (json!({"input_ids": ids, "logprob_start_len": i64::MIN}), "logprob_start_len = -9223372036854775808: must"),
+        (json!({"input_ids": ids, "top_logprobs_num": u64::MAX}), "top_logprobs_num = 18446744073709551615: must be"),
+        (
+            json!({"input_ids": ids, "sampling_params": {"max_new_tokens": 1u64 << 63}}),
+            "sampling_params.max_new_tokens = 9223372036854775808: must be ≥ 0",
+        ),
+        (json!({"input_ids": ids, "sampling_params": {"stop": ""}}), "sampling_params.stop = \"\": an empty text"),
+        (json!({"input_ids": [1, 1u64 << 63]}), "input_ids = [1,9223372036854775808]: must be a list of ids"),
         (json!({"input_ids": ids, "sampling_params": {"top_p": 2}}), "sampling_params.top_p = 2: must be in (0, 1]"),
         (json!({"input_ids": ids, "sampling_params": {"max_new_tokens": -1}}), "sampling_params.max_new_tokens"),
         (json!({"input_ids": ids, "sampling_params": []}), "sampling_params"),
@@ -140,6 +165,12 @@ async fn weights_are_replaced_from_disk_or_not_at_all() {
     assert_eq!(server.ok("/generate", &generate).await["output_ids"], json!(CHAIN));
     let next = server.ok("/update_weights_from_disk", &json!({"model_path": other.folder.path()})).await;
     assert!(next["message"].as_str().unwrap().contains("version 8"), "{next}");
+    for last in [json!(u64::MAX), json!("18446744073709551615")] {
+        let update = json!({"model_path": other.folder.path(), "weight_version": last});
+        assert!(server.ok("/update_weights_from_disk", &update).await["success"].as_bool().unwrap());
+    }
+    let (status, answer) = server.post("/update_weights_from_disk", &json!({"model_path": other.folder.path()})).await;
+    assert!(status == 400 && answer["error"]["param"] == "weight_version", "{answer}");
     let flushed = server.request("/flush_cache", &json!({})).send().await.unwrap();
     assert_eq!(flushed.status(), 200);
 }

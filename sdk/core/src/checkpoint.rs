@@ -3,7 +3,7 @@
 //! ```text
 //! runs/RUN/checkpoints/step-N/   a Hugging Face folder, usable in place, and manifest.json in it
 //! runs/RUN/resume/step-N/        optimizer, cursor and the like, and manifest.json in it
-//! runs/RUN/latest.json           the newest checkpoint; only ever moves forward
+//! runs/RUN/latest.json           the newest checkpoint; only ever moves forward, by the newest attempt
 //! ```
 //!
 //! A folder is never changed once its [`Manifest`] is there, and the manifest is written last, so a
@@ -16,7 +16,7 @@ mod read;
 mod retention;
 
 pub use manifest::{FileEntry, Kind, MANIFEST, Manifest, VersionedManifest};
-pub use pointer::{Latest, advance_latest, latest_pointer};
+pub use pointer::{Latest, advance_latest, claim_latest, latest_pointer};
 pub use publish::{Draft, Published, publish};
 pub use read::{at, check_folder, fetch, latest, list, manifest_in, states, verify};
 pub use retention::{Action, State, carry_out, retention};
@@ -66,6 +66,16 @@ pub enum Error {
         folder: String,
         /// The first difference.
         difference: String,
+    },
+    /// A newer attempt of the run owns its pointer.
+    #[error("attempt {newer} of run {run} has begun; this is attempt {attempt}, which publishes no more")]
+    Superseded {
+        /// The run.
+        run: crate::ids::RunId,
+        /// Who wanted to publish.
+        attempt: u64,
+        /// Who owns the run.
+        newer: u64,
     },
     /// What the manifest promises is not what the store holds.
     #[error("`{folder}` is damaged: {damage}; use an earlier checkpoint")]

@@ -112,7 +112,8 @@ pub struct StepMetrics {
     pub step: u64,
     /// Mean reward of graded samples; null where none was graded or no reward is used.
     pub reward: Option<f64>,
-    /// Samples the reward left ungraded.
+    /// Samples without a grade, for whatever reason: truncated ones too, where those are not graded. (The
+    /// share that may be, `max_ungraded_fraction`, leaves these out: they are no fault of a function.)
     pub ungraded: u64,
     /// Mean of log π_student − log π_teacher over response tokens: the sampled reverse KL, in nats.
     pub reverse_kl: Option<f64>,

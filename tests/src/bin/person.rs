@@ -18,6 +18,7 @@ async fn moody(sample: &mut Sample) -> Result<f64, RewardError> {
         "nan" => return Ok(f64::NAN),
         "hang" => std::thread::sleep(Duration::from_secs(3600)),
         "die" => std::process::abort(),
+        "flat" => return Ok(1.0),
         _ => {}
     }
     let vowels = sample.response.chars().filter(|c| "aeiou".contains(*c)).count();

@@ -1,18 +1,17 @@
 //! `/v1/chat/completions`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use futures::stream::{self, StreamExt};
 use serde_json::{Map, Value, json};
 
-use super::stream::{Render, chunks, respond};
+use super::stream::{Render, Shared, chunks, respond};
 use super::{Delivery, Envelope, MOST_LOGPROBS, logprobs, usage};
 use crate::serve::error::ApiError;
 use crate::serve::fields::Fields;
-use crate::serve::generation::{Complete, Generation, Piece};
+use crate::serve::generation::{self, Complete, Generation, Piece, Wanted};
 use crate::serve::reasoning::ReasoningSplitter;
 use crate::serve::sampling::Sampling;
 use crate::serve::service::Service;
@@ -20,9 +19,9 @@ use crate::text::RenderOptions;
 
 /// What a chat request comes to.
 struct Chat {
-    prompt_ids: Vec<i64>,
+    prompt_ids: Arc<Vec<i64>>,
     splitter: ReasoningSplitter,
-    sampling: Sampling,
+    sampling: Arc<Sampling>,
     /// `None`: no log-probabilities.
     top_logprobs: Option<usize>,
 }
@@ -31,11 +30,8 @@ pub(super) async fn answer(service: &Service, fields: &Fields) -> Result<Respons
     service.check_name(fields.text("model")?)?;
     let delivery = Delivery::read(fields)?;
     let chat = read(service, fields)?;
-    let mut generations = Vec::with_capacity(chat.sampling.n);
-    for index in 0..chat.sampling.n {
-        let top = chat.top_logprobs.unwrap_or(0);
-        generations.push(Generation::start(service, chat.prompt_ids.clone(), &chat.sampling, top, index).await?);
-    }
+    let wanted = Wanted::all(&chat.prompt_ids, &chat.sampling, chat.top_logprobs.unwrap_or(0));
+    let generations = generation::start(service, wanted.collect()).await?;
     if delivery.stream {
         Ok(streamed(service, chat, generations, delivery))
     } else {
@@ -69,20 +65,27 @@ fn read(service: &Service, fields: &Fields) -> Result<Chat, ApiError> {
         true => ReasoningSplitter::after_prompt(&prompt),
         false => ReasoningSplitter::off(),
     };
-    let prompt_ids = text.tokenizer().encode(&prompt, false)?;
+    let (prompt_ids, sampling) = (Arc::new(text.tokenizer().encode(&prompt, false)?), Arc::new(sampling));
     Ok(Chat { prompt_ids, splitter, sampling, top_logprobs: wanted.then(|| top.unwrap_or(0) as usize) })
 }
 
+/// Whose messages there are; OpenAI refuses any other, and so do we: most templates drop what they do
+/// not know without a word. (`function` is OpenAI's former name of `tool`, no template's.)
+const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
+
 /// A message as templates expect it: parts of text joined, the arguments of tool calls (a JSON
-/// text in OpenAI's API) as an object.
+/// text in OpenAI's API) as an object, `developer` under the name that templates know.
 fn for_template(at: usize, message: &Value) -> Result<Value, ApiError> {
     let refuse = |what: &str, rule: &str| {
         let name = format!("messages[{at}]{what}");
         ApiError::field(name.clone(), format!("{name}: {rule}"))
     };
     let mut message = message.as_object().cloned().ok_or_else(|| refuse("", "must be an object"))?;
-    if !message.get("role").is_some_and(Value::is_string) {
-        return Err(refuse(".role", "must be a text such as `user`"));
+    let role = message.get("role").and_then(Value::as_str);
+    match ROLES.iter().find(|known| Some(**known) == role) {
+        None => return Err(refuse(".role", &format!("must be one of `{}`", ROLES.join("`, `")))),
+        Some(&"developer") => drop(message.insert("role".into(), "system".into())),
+        Some(_) => {}
     }
     match message.get("content") {
         None | Some(Value::Null | Value::String(_)) => {}
@@ -111,13 +114,13 @@ fn for_template(at: usize, message: &Value) -> Result<Value, ApiError> {
 
 async fn whole(service: &Service, chat: Chat, generations: Vec<Generation>) -> Result<Response, ApiError> {
     let envelope = Envelope::new(service, "chatcmpl", "chat.completion");
-    let (mut choices, mut drawn) = (Vec::new(), 0);
-    // All run at once; waiting for them in order loses nothing.
-    for (index, generation) in generations.into_iter().enumerate() {
-        let complete = generation.complete().await?;
-        drawn += complete.scores.len();
-        choices.push(choice(service, &chat, index, &complete)?);
-    }
+    let complete = generation::complete(generations).await?;
+    let drawn = complete.iter().map(|complete| complete.scores.len()).sum();
+    let choices: Vec<Value> = complete
+        .iter()
+        .enumerate()
+        .map(|(index, complete)| choice(service, &chat, index, complete))
+        .collect::<Result<_, _>>()?;
     Ok(Json(envelope.wrap(choices.into(), Some(usage(chat.prompt_ids.len(), drawn)))).into_response())
 }
 
@@ -134,31 +137,27 @@ fn choice(service: &Service, chat: &Chat, index: usize, complete: &Complete) -> 
 }
 
 fn streamed(service: &Service, chat: Chat, generations: Vec<Generation>, delivery: Delivery) -> Response {
-    let envelope = Arc::new(Envelope::new(service, "chatcmpl", "chat.completion.chunk"));
-    let drawn = Arc::new(AtomicUsize::new(0));
+    let shared = Shared::new(Envelope::new(service, "chatcmpl", "chat.completion.chunk"));
     let prompt = chat.prompt_ids.len();
     let choices: Vec<_> = generations
         .into_iter()
         .enumerate()
         .map(|(index, generation)| {
-            let render = renderer(service, &chat, index, (Arc::clone(&envelope), Arc::clone(&drawn)));
+            let render = renderer(service, &chat, index, shared.clone());
             chunks(generation, render)
         })
         .collect();
-    let last = move || {
-        delivery.include_usage.then(|| envelope.wrap(json!([]), Some(usage(prompt, drawn.load(Ordering::Relaxed)))))
-    };
+    let last = move || delivery.include_usage.then(|| shared.usage(prompt));
     respond(stream::select_all(choices).boxed(), last)
 }
 
-fn renderer(service: &Service, chat: &Chat, index: usize, shared: (Arc<Envelope>, Arc<AtomicUsize>)) -> Render {
-    let (envelope, drawn) = shared;
+fn renderer(service: &Service, chat: &Chat, index: usize, shared: Shared) -> Render {
     let tokenizer = service.text().tokenizer().clone();
     let mut splitter = chat.splitter.clone();
     let wanted = chat.top_logprobs.is_some();
     let mut first = true;
     Box::new(move |piece: &Piece| {
-        drawn.fetch_add(usize::from(piece.score.is_some()), Ordering::Relaxed);
+        shared.count(piece);
         let mut split = splitter.push(&piece.text);
         if piece.end.is_some() {
             let rest = splitter.finish();
@@ -183,6 +182,6 @@ fn renderer(service: &Service, chat: &Chat, index: usize, shared: (Arc<Envelope>
             return Ok(Vec::new());
         }
         let choice = json!({"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason});
-        Ok(vec![envelope.wrap(json!([choice]), None)])
+        Ok(vec![shared.envelope.wrap(json!([choice]), None)])
     })
 }

@@ -5,6 +5,8 @@ mod completions;
 mod logprobs;
 mod stream;
 
+use std::ops::RangeInclusive;
+
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
@@ -12,7 +14,7 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::error::ApiError;
-use super::fields::{Bounds, Fields};
+use super::fields::Fields;
 use super::service::Service;
 
 /// `POST /v1/chat/completions`.
@@ -108,4 +110,4 @@ impl Delivery {
 }
 
 /// `top_logprobs` and the like: how many alternatives to report, at most.
-const MOST_LOGPROBS: Bounds = Bounds::closed(0.0, 20.0);
+const MOST_LOGPROBS: RangeInclusive<i64> = 0..=20;

@@ -1,17 +1,44 @@
 //! Answers as server-sent events.
 
 use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures::stream::{self, BoxStream, Stream, StreamExt};
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use super::{Envelope, usage};
 use crate::serve::error::ApiError;
 use crate::serve::generation::{Generation, Piece};
 
 /// What one choice has to say about a piece: any number of chunks.
 pub(super) type Render = Box<dyn FnMut(&Piece) -> Result<Vec<Value>, ApiError> + Send>;
+
+/// What the choices of one stream share.
+#[derive(Clone, Debug)]
+pub(super) struct Shared {
+    pub(super) envelope: Arc<Envelope>,
+    /// Tokens drawn so far, by all.
+    drawn: Arc<AtomicUsize>,
+}
+
+impl Shared {
+    pub(super) fn new(envelope: Envelope) -> Self {
+        Self { envelope: Arc::new(envelope), drawn: Arc::default() }
+    }
+
+    /// Counts a piece's token, if it has one.
+    pub(super) fn count(&self, piece: &Piece) {
+        self.drawn.fetch_add(usize::from(piece.score.is_some()), Ordering::Relaxed);
+    }
+
+    /// The chunk that tells the tokens of prompt and responses.
+    pub(super) fn usage(&self, prompt_tokens: usize) -> Value {
+        self.envelope.wrap(json!([]), Some(usage(prompt_tokens, self.drawn.load(Ordering::Relaxed))))
+    }
+}
 
 /// The chunks of one choice, ending with its response or with the first error.
 pub(super) fn chunks(generation: Generation, render: Render) -> BoxStream<'static, Result<Value, ApiError>> {

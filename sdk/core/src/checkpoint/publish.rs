@@ -21,6 +21,8 @@ pub struct Draft {
     pub model: String,
     /// The weights' version.
     pub weight_version: WeightVersion,
+    /// Which attempt of the run publishes, from 1.
+    pub attempt: u64,
 }
 
 /// A published folder.
@@ -40,7 +42,7 @@ pub struct Published {
 ///
 /// # Errors
 /// [`Error::Conflict`] if the step is published with other content (which is left as it is);
-/// otherwise what failed. After an error without a manifest no reader sees anything, and publishing
+/// [`Error::Superseded`] if a newer attempt owns the pointer, which then stays; otherwise what failed. After an error without a manifest no reader sees anything, and publishing
 /// again is safe.
 pub async fn publish(store: &dyn Store, folder: &Path, draft: &Draft) -> Result<Published, Error> {
     let local = folder.to_owned();
@@ -60,7 +62,7 @@ pub async fn publish(store: &dyn Store, folder: &Path, draft: &Draft) -> Result<
         None => upload(store, folder, manifest).await?,
     };
     if draft.kind == Kind::Checkpoint {
-        advance_latest(store, &draft.run_id, draft.step).await?;
+        advance_latest(store, &draft.run_id, draft.attempt, draft.step).await?;
     }
     Ok(published)
 }

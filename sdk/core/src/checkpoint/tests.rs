@@ -10,7 +10,8 @@ fn run() -> RunId {
 }
 
 fn draft(kind: Kind, step: u64) -> Draft {
-    Draft { kind, run_id: run(), step, model: "org/tiny".to_owned(), weight_version: WeightVersion(step) }
+    let weight_version = WeightVersion(step);
+    Draft { kind, run_id: run(), step, model: "org/tiny".to_owned(), weight_version, attempt: 1 }
 }
 
 fn model(weights: &str) -> tempfile::TempDir {
@@ -108,7 +109,7 @@ async fn listings_are_by_number_and_the_pointer_never_goes_back() {
     assert_eq!(steps, [2, 9, 10]);
     assert_eq!(latest(&store, Kind::Checkpoint, &run()).await.unwrap().unwrap().step, 10);
     assert_eq!(latest_pointer(&store, &run()).await.unwrap().unwrap().step, 10);
-    assert_eq!(advance_latest(&store, &run(), 4).await.unwrap().step, 10);
+    assert_eq!(advance_latest(&store, &run(), 1, 4).await.unwrap().step, 10);
     assert_eq!(list(&store, Kind::ResumeState, &run()).await.unwrap(), []);
 }
 
@@ -118,7 +119,7 @@ async fn of_many_movers_the_furthest_wins() {
     let tasks: Vec<_> = (1..=8)
         .map(|step| {
             let store = store.clone();
-            tokio::spawn(async move { advance_latest(&store, &run(), step).await.unwrap().step })
+            tokio::spawn(async move { advance_latest(&store, &run(), 1, step).await.unwrap().step })
         })
         .collect();
     for (i, task) in tasks.into_iter().enumerate() {
@@ -216,7 +217,78 @@ async fn a_damaged_pointer_is_written_anew() {
     let run: RunId = "r".parse().unwrap();
     store.put("runs/r/latest.json", bytes::Bytes::from_static(b"junk")).await.unwrap();
     assert!(latest_pointer(&store, &run).await.is_err());
-    assert_eq!(advance_latest(&store, &run, 5).await.unwrap().step, 5);
+    assert_eq!(advance_latest(&store, &run, 1, 5).await.unwrap().step, 5);
     assert_eq!(latest_pointer(&store, &run).await.unwrap().unwrap().step, 5);
-    assert_eq!(advance_latest(&store, &run, 3).await.unwrap().step, 5, "it never moves back");
+    assert_eq!(advance_latest(&store, &run, 1, 3).await.unwrap().step, 5, "it never moves back");
+}
+
+/// The race a superseded attempt may run: it looked at the run, was the owner, and moves the pointer
+/// after another has taken over.
+async fn a_superseded_attempt_never_moves_the_pointer(store: &dyn Store) {
+    claim_latest(store, &run(), 1).await.unwrap();
+    assert_eq!(latest_pointer(store, &run()).await.unwrap(), None, "a claim is no checkpoint");
+    publish(store, model("w2").path(), &draft(Kind::Checkpoint, 2)).await.unwrap();
+    claim_latest(store, &run(), 2).await.unwrap();
+    claim_latest(store, &run(), 2).await.unwrap();
+    let there = || async { latest_pointer(store, &run()).await.unwrap().unwrap() };
+    let (claimed, published) = (there().await, draft(Kind::Checkpoint, 4));
+    assert_eq!((claimed.step, claimed.attempt), (2, 2));
+    for error in [
+        advance_latest(store, &run(), 1, 3).await.unwrap_err(),
+        publish(store, model("w4").path(), &published).await.unwrap_err(),
+        claim_latest(store, &run(), 1).await.unwrap_err(),
+    ] {
+        assert!(matches!(error, Error::Superseded { attempt: 1, newer: 2, .. }), "{error}");
+        assert!(error.to_string().contains("attempt 2 of run run-a has begun"), "{error}");
+    }
+    assert_eq!(there().await, claimed);
+    // What it left is adopted by the owner.
+    assert!(publish(store, model("w4").path(), &Draft { attempt: 2, ..published }).await.unwrap().adopted);
+    let moved = there().await;
+    assert_eq!((moved.step, moved.attempt), (4, 2));
+    // A pointer from before attempts were noted belongs to nobody.
+    let old = r#"{"step": 3, "updated_at": 1.5}"#;
+    store.put("runs/run-a/latest.json", old.into()).await.unwrap();
+    assert_eq!(advance_latest(store, &run(), 1, 5).await.unwrap().step, 5);
+    store.put("runs/run-a/latest.json", "junk".into()).await.unwrap();
+    claim_latest(store, &run(), 3).await.unwrap();
+    let claimed = there().await;
+    assert_eq!((claimed.step, claimed.attempt), (4, 3), "from the manifests");
+}
+
+#[tokio::test]
+async fn a_superseded_attempt_never_moves_the_pointer_in_memory() {
+    a_superseded_attempt_never_moves_the_pointer(&MemoryStore::new()).await;
+}
+
+#[tokio::test]
+async fn a_superseded_attempt_never_moves_the_pointer_of_files() {
+    a_superseded_attempt_never_moves_the_pointer(&file_store().1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_claim_no_older_move_lands() {
+    let (_folder, files) = file_store();
+    let memory: std::sync::Arc<dyn Store> = std::sync::Arc::new(MemoryStore::new());
+    for store in [memory, std::sync::Arc::new(files)] {
+        let old = tokio::spawn({
+            let store = std::sync::Arc::clone(&store);
+            async move {
+                for step in 1.. {
+                    if advance_latest(&*store, &run(), 1, step).await.is_err() {
+                        return step;
+                    }
+                }
+                0
+            }
+        });
+        while latest_pointer(&*store, &run()).await.unwrap().is_none_or(|latest| latest.step < 20) {
+            tokio::task::yield_now().await;
+        }
+        claim_latest(&*store, &run(), 2).await.unwrap();
+        let claimed = latest_pointer(&*store, &run()).await.unwrap().unwrap();
+        let stopped_at = old.await.unwrap();
+        assert_eq!(latest_pointer(&*store, &run()).await.unwrap().unwrap(), claimed);
+        assert_eq!((claimed.step, claimed.attempt), (stopped_at - 1, 2));
+    }
 }

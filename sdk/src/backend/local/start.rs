@@ -103,8 +103,10 @@ impl LocalBackend {
             let previous = previous.join(id.as_str());
             remove(&previous)?;
             fs::rename(&place, &previous).map_err(record::io("move", &place))?;
-            // A dead job needs its credentials no more.
+            // A dead job needs its credentials no more, nor what it left where even its supervisor
+            // was killed.
             remove(&previous.join("secrets"))?;
+            remove(&previous.join("scratch"))?;
         }
         fs::rename(draft.path(), &place).map_err(record::io("move", draft.path()))?;
         Ok(Folder::new(place))
