@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use training_gym_runtime::settings::{Cli, Role};
-use training_gym_runtime::{check, memory, pipeline, pretrain, serve, settings, supervise, telemetry};
+use training_gym_runtime::{check, convert, inspect, memory, pipeline, pretrain, serve, settings, supervise, telemetry};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -25,6 +25,8 @@ fn main() -> ExitCode {
             let request = check::Request { model, rows, raw, chat_template_kwargs, max_prompt_len };
             report(check::run(&request).map(|()| 0))
         }
+        Role::Convert(options) => report(convert::run(&options).map(|()| 0).map_err(anyhow::Error::from)),
+        Role::Inspect(options) => report(inspect::run(&options)),
         Role::Pretrain(options) => report(pretrain::run(&options).map(|_| 0).map_err(anyhow::Error::from)),
         Role::Supervise { .. } => unreachable!("answered above"),
     }
