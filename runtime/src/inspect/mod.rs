@@ -11,8 +11,6 @@
 //! know is a *note*. An architecture this runtime does not compute is a note: the rest is told.
 
 mod shape;
-#[cfg(test)]
-mod tests;
 mod text;
 mod weights;
 
@@ -174,7 +172,7 @@ fn print(report: &Report) {
         let types: Vec<String> =
             weights.dtypes.iter().map(|(dtype, count)| format!("{dtype} ({})", grouped(*count))).collect();
         println!("types         {}", types.join(", "));
-        println!("files         {}, {}", weights.files, gigabytes(weights.bytes));
+        println!("files         {}, {}", weights.files, amount(weights.bytes));
     }
     if let Some(model) = &report.model {
         println!("context       {}", model.context_length.map_or_else(|| "unknown".to_owned(), grouped));
@@ -182,17 +180,17 @@ fn print(report: &Report) {
     if let Some(memory) = &report.memory {
         println!(
             "to serve      {} of weights in {}{}",
-            gigabytes(memory.serve_weights),
+            amount(memory.serve_weights),
             memory.dtype,
             memory.cache_per_token.map_or_else(String::new, |bytes| format!(
                 ", and {} bytes for a token of a running sequence ({} at full context)",
                 grouped(bytes),
-                gigabytes(memory.cache_full_context.unwrap_or(0))
+                amount(memory.cache_full_context.unwrap_or(0))
             ))
         );
         println!(
             "to train      {} of weights, float32 masters, gradients and moments, and activations",
-            gigabytes(memory.train)
+            amount(memory.train)
         );
     }
     if let Some(tokens) = &report.tokenizer {
@@ -221,6 +219,10 @@ fn grouped(number: u64) -> String {
     groups.join(",")
 }
 
-fn gigabytes(bytes: u64) -> String {
-    format!("{:.2} GB", bytes as f64 / 1e9)
+fn amount(bytes: u64) -> String {
+    match bytes {
+        0..1_000_000 => format!("{:.1} KB", bytes as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.2} GB", bytes as f64 / 1e9),
+    }
 }

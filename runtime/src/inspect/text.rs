@@ -31,6 +31,10 @@ pub(super) fn look(folder: &Path, rows: Option<u64>, report: &mut Report) {
             tokens(&tokenizer, rows, report);
             Some(tokenizer)
         }
+        Err(error @ crate::text::Error::NoTokenizer { .. }) => {
+            report.notes.push(sentence(&error));
+            None
+        }
         Err(error) => {
             report.problem(&error);
             None

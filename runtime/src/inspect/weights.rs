@@ -61,7 +61,7 @@ pub(super) fn of_actor(layout: &actor::Layout) -> Result<Weights, Error> {
     let mapped = actor::Mapped::open(layout)?;
     let merged = mapped.merge()?;
     let mut weights = Weights { files: layout.shards.len(), ..Weights::default() };
-    for tensor in merged.plan(None, &[]).map_err(|problem| problem.of(&layout.shards[0]))? {
+    for tensor in merged.plan(None, &[], false).map_err(|problem| problem.of(&layout.shards[0]))? {
         weights.add(format!("{:?}", tensor.dtype), tensor.numbers(), tensor.bytes());
     }
     Ok(weights)

@@ -190,3 +190,57 @@ fn scaled(scale: f32, minimum: Option<f32>, level: u8, middle: u8) -> f32 {
         None => f32::from(level as i8 - middle as i8) * scale,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sums and ends of two blocks of a pattern, as ggml's own Python (gguf 0.19, `dequantize`) has
+    /// them: the sum is over (place + 1) · bits, so every bit of every number counts.
+    #[test]
+    fn blocks_decode_to_the_bits_of_the_reference() {
+        let cases: [(Encoding, &[usize], u64, f32, f32); 10] = [
+            (Encoding::Q4_0, &[0], 0x0000_03cc_596e_4000, -0.206_176_76, 1.050_781_3),
+            (Encoding::Q4_1, &[0, 2], 0x0000_04a6_0fa8_4c00, 0.859_741_2, -0.215_332_03),
+            (Encoding::Q5_0, &[0], 0x0000_0442_dc06_5000, 0.618_530_3, -0.656_738_3),
+            (Encoding::Q5_1, &[0, 2], 0x0000_04c2_5a43_6e00, 2.234_253, -2.842_285_2),
+            (Encoding::Q8_0, &[0], 0x0000_0430_ee18_eb00, -6.254_028_3, -6.041_992),
+            (Encoding::Q2_K, &[80, 82], 0x0001_7561_551a_e600, 0.239_868_16, -4.392_578),
+            (Encoding::Q3_K, &[108], 0x0000_ece2_5150_f400, 3.917_358_4, 7.618_164),
+            (Encoding::Q4_K, &[0, 2], 0x0001_6511_9d01_7900, 1.115_844_7, -22.320_313),
+            (Encoding::Q5_K, &[0, 2], 0x0001_5814_79aa_8bb0, 61.594_36, -65.759_766),
+            (Encoding::Q6_K, &[208], 0x0001_0072_7f32_31e0, -58.760_376, -7.355_468_8),
+        ];
+        for (encoding, scales, sum, first, last) in cases {
+            let size = encoding.block_bytes();
+            let mut bytes: Vec<u8> = (0..2 * size).map(|index| (index * 73 + 19) as u8).collect();
+            for block in 0..2 {
+                for (place, &at) in scales.iter().enumerate() {
+                    let scale = f16::from_f64(0.0687 + 0.31 * place as f64 - 0.2 * block as f64);
+                    bytes[block * size + at..block * size + at + 2].copy_from_slice(&scale.to_le_bytes());
+                }
+            }
+            let mut values = Vec::new();
+            encoding.decode(&bytes, &mut values);
+            assert_eq!(values.len(), 2 * encoding.block_numbers());
+            let ends = (values[0], values[values.len() - 1]);
+            assert_eq!(ends, (first, last), "{encoding:?}");
+            let found = values.iter().zip(1_u64..).fold(0_u64, |total, (value, place)| {
+                total.wrapping_add(u64::from(value.to_bits()).wrapping_mul(place))
+            });
+            assert_eq!(found, sum, "{encoding:?}: {found:#018x}");
+        }
+    }
+
+    #[test]
+    fn plain_types_are_read_as_they_are() {
+        let mut values = Vec::new();
+        Encoding::BF16.decode(&[0xc0, 0x3f], &mut values);
+        Encoding::F16.decode(&[0x00, 0xbe], &mut values);
+        Encoding::F32.decode(&0.1_f32.to_le_bytes(), &mut values);
+        assert_eq!(values, [1.5, -1.5, 0.1]);
+        for id in [9, 15, 19, 24, 28, 34, 39, 255] {
+            assert!(Encoding::of(id).unwrap_err().to_string().contains("supported: F32"), "{id}");
+        }
+    }
+}

@@ -302,6 +302,9 @@ impl Settings<'_, '_> {
     }
 
     fn refuse_what_is_not_computed(&self) -> Result<(), Problem> {
+        if let Some(parts) = self.file.count("split.count")?.filter(|parts| *parts > 1) {
+            return unsupported(format!("it is one of {parts} parts; join them with `llama-gguf-split --merge` first"));
+        }
         for name in NOT_COMPUTED {
             let key = self.key(name);
             // Files of models without it may say so by a zero; a scale of one changes nothing.
