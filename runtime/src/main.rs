@@ -4,7 +4,9 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use training_gym_runtime::settings::{Cli, Role};
-use training_gym_runtime::{check, convert, inspect, memory, pipeline, pretrain, serve, settings, supervise, telemetry};
+use training_gym_runtime::{
+    check, convert, inspect, memory, pipeline, pretrain, serve, settings, supervise, telemetry,
+};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();

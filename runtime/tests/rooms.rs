@@ -27,7 +27,21 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("inspect", &["convert", "model", "settings", "text"]),
     ("pretrain", &["batch", "text", "model", "update", "publish", "settings"]),
     ("pipeline", &["advantage", "batch", "data", "model", "publish", "rollout", "score", "settings", "text", "update"]),
-    ("main", &["check", "convert", "inspect", "memory", "pipeline", "pretrain", "serve", "settings", "supervise", "telemetry"]),
+    (
+        "main",
+        &[
+            "check",
+            "convert",
+            "inspect",
+            "memory",
+            "pipeline",
+            "pretrain",
+            "serve",
+            "settings",
+            "supervise",
+            "telemetry",
+        ],
+    ),
 ];
 
 const LONGEST_FILE: usize = 500;

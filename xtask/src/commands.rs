@@ -136,7 +136,10 @@ fn prepare_python() -> Result<()> {
     let install = ["-m", "pip", "--disable-pip-version-check", "install", "--quiet"];
     let list = |name: &str| root().join("tests/python").join(name);
     run(Command::new(python()?).args(install).arg("--requirement").arg(list("requirements.txt")))?;
-    run(Command::new(python()?).args(install).args(["--no-deps", "--requirement"]).arg(list("requirements-alone.txt")))?;
+    run(Command::new(python()?)
+        .args(install)
+        .args(["--no-deps", "--requirement"])
+        .arg(list("requirements-alone.txt")))?;
     std::fs::write(complete, "")?;
     Ok(())
 }

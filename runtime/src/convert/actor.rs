@@ -207,9 +207,8 @@ impl<'a> Merged<'a> {
                 return damaged(format!("{:?} on one rank, {:?} on another", first.local.dtype, part.local.dtype));
             }
             let slab = Slab::of(part, rank)?;
-            let comparable = |part: &Part<'_>| {
-                part.of.as_ref().map(|of| (of.shape.clone(), of.mesh.clone(), of.placements.clone()))
-            };
+            let comparable =
+                |part: &Part<'_>| part.of.as_ref().map(|of| (of.shape.clone(), of.mesh.clone(), of.placements.clone()));
             let alike = comparable(part) == comparable(first);
             if !alike || slab.size != part.local.shape || (part.of.is_none() && part.local.shape != shape) {
                 return damaged(format!(
@@ -287,7 +286,8 @@ impl<'s> Whole<'s, '_> {
         let mut first = 0;
         for (slab, ranks) in &self.boxes {
             let numbers = slab.size.iter().product::<usize>();
-            let here = range.start.clamp(first, first + numbers) - first..range.end.clamp(first, first + numbers) - first;
+            let here =
+                range.start.clamp(first, first + numbers) - first..range.end.clamp(first, first + numbers) - first;
             first += numbers;
             if along_rows && here.is_empty() {
                 continue;

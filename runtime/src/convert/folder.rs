@@ -147,9 +147,10 @@ fn check_end(bytes: &[u8]) -> Result<(), Problem> {
         .or_else(|error| damaged(format!("its header is not JSON: {error}")))?;
     let ends = header.values().filter_map(|entry| entry.pointer("/data_offsets/1").and_then(Value::as_u64));
     match ends.max() {
-        Some(end) if end > cursor.left() as u64 => {
-            damaged(format!("it has {} bytes of numbers, its header asks for {end}; download or copy it again", cursor.left()))
-        }
+        Some(end) if end > cursor.left() as u64 => damaged(format!(
+            "it has {} bytes of numbers, its header asks for {end}; download or copy it again",
+            cursor.left()
+        )),
         _ => Ok(()),
     }
 }

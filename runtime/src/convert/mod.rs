@@ -38,8 +38,8 @@ use tch::Kind;
 
 use crate::publish;
 use crate::settings::{ConvertOptions, Number};
-use error::{reading, writing};
 pub use error::{Error, Problem};
+use error::{reading, writing};
 use folder::Folder;
 use gguf::Gguf;
 use gguf::hyperparameters::Hyperparameters;
@@ -145,8 +145,7 @@ fn from_gguf(path: &Path, options: &ConvertOptions, to: &Path) -> Result<(String
     let file = Gguf::read(&bytes).map_err(wrong)?;
     let model = Hyperparameters::read(&file).map_err(wrong)?;
     model.notes.iter().for_each(|text| note(text));
-    let vocabulary =
-        Vocabulary::read(&file, options.pre.as_deref(), model.vocab_size, model.context).map_err(wrong)?;
+    let vocabulary = Vocabulary::read(&file, options.pre.as_deref(), model.vocab_size, model.context).map_err(wrong)?;
     let dtype = options.dtype.unwrap_or_else(|| gguf::weights::lossless(&file));
     let tensors = gguf::weights::plan(&file, &model, dtype).map_err(wrong)?;
 
@@ -157,7 +156,8 @@ fn from_gguf(path: &Path, options: &ConvertOptions, to: &Path) -> Result<(String
         note("the file has no chat template; chat messages cannot be rendered");
     }
     let written = write(&tensors, options, to, path)?;
-    let what = format!("GGUF `{}` of {} tokens to {}", model.family.key(), vocabulary.len(), number::config_name(dtype));
+    let what =
+        format!("GGUF `{}` of {} tokens to {}", model.family.key(), vocabulary.len(), number::config_name(dtype));
     Ok((what, written))
 }
 

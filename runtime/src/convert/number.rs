@@ -53,12 +53,14 @@ pub(crate) fn widen(dtype: Dtype, bytes: &[u8], to: &mut Vec<f32>) {
     let pairs = || bytes.chunks_exact(2).map(|pair| [pair[0], pair[1]]);
     assert!(size_of(dtype).is_some_and(|size| bytes.len().is_multiple_of(size)), "whole numbers");
     match dtype {
-        Dtype::F32 => to.extend(bytes.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]))),
+        Dtype::F32 => {
+            to.extend(bytes.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]])))
+        }
         Dtype::BF16 => to.extend(pairs().map(|pair| bf16::from_le_bytes(pair).to_f32())),
         Dtype::F16 => to.extend(pairs().map(|pair| f16::from_le_bytes(pair).to_f32())),
-        Dtype::F64 => to.extend(bytes.chunks_exact(8).map(|eight| {
-            f64::from_le_bytes(eight.try_into().expect("eight bytes")) as f32
-        })),
+        Dtype::F64 => to.extend(
+            bytes.chunks_exact(8).map(|eight| f64::from_le_bytes(eight.try_into().expect("eight bytes")) as f32),
+        ),
         other => panic!("{other:?} is not read as a float"),
     }
 }

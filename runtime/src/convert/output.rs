@@ -78,7 +78,8 @@ impl Output {
         let old = match target.is_dir() {
             false => None,
             true => {
-                let aside = tempfile::Builder::new().prefix(".replaced-").tempdir_in(parent).map_err(writing(parent))?;
+                let aside =
+                    tempfile::Builder::new().prefix(".replaced-").tempdir_in(parent).map_err(writing(parent))?;
                 fs::rename(&target, aside.path().join("old")).map_err(writing(&target))?;
                 Some(aside)
             }

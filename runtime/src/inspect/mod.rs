@@ -117,7 +117,9 @@ fn gguf(path: &Path, report: &mut Report) -> Result<()> {
     let bytes = bytes::map(path)?;
     let file = Gguf::read(&bytes).map_err(|problem| problem.of(path))?;
     report.weights = Some(weights::of_gguf(&file, bytes.len() as u64));
-    report.notes.push(format!("GGUF version {}; `gym-runtime convert` makes a Hugging Face folder of it", file.version));
+    report
+        .notes
+        .push(format!("GGUF version {}; `gym-runtime convert` makes a Hugging Face folder of it", file.version));
     // Its folder without the weights is looked at as any other.
     let model = match Hyperparameters::read(&file) {
         Ok(model) => model,
@@ -210,12 +212,8 @@ fn print(report: &Report) {
 /// 1234567 as 1,234,567.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
-    let groups: Vec<&str> = digits
-        .as_bytes()
-        .rchunks(3)
-        .rev()
-        .map(|group| std::str::from_utf8(group).expect("digits"))
-        .collect();
+    let groups: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).expect("digits")).collect();
     groups.join(",")
 }
 

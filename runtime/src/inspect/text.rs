@@ -103,8 +103,7 @@ fn tokens(tokenizer: &Tokenizer, rows: Option<u64>, report: &mut Report) {
 }
 
 fn probe(template: &ChatTemplate) -> Result<String, crate::text::Error> {
-    let talk =
-        [Message::new("user", QUESTION), Message::new("assistant", ANSWER), Message::new("user", QUESTION)];
+    let talk = [Message::new("user", QUESTION), Message::new("assistant", ANSWER), Message::new("user", QUESTION)];
     template.render(&talk, &RenderOptions { add_generation_prompt: true, ..RenderOptions::default() })
 }
 

@@ -294,7 +294,8 @@ impl Settings<'_, '_> {
                 }
             }
         };
-        let experts = Experts { count: self.required("expert_count")?, used: self.required("expert_used_count")?, width };
+        let experts =
+            Experts { count: self.required("expert_count")?, used: self.required("expert_used_count")?, width };
         if experts.used > experts.count {
             return damaged(format!("{} of {} experts are used by a token", experts.used, experts.count));
         }
@@ -321,7 +322,8 @@ impl Settings<'_, '_> {
 
     fn unknown_keys(&self) -> Vec<String> {
         let prefix = format!("{}.", self.family.key());
-        let known = |name: &str| READ.contains(&name) || NOT_COMPUTED.contains(&name) || name.starts_with("rope.scaling.");
+        let known =
+            |name: &str| READ.contains(&name) || NOT_COMPUTED.contains(&name) || name.starts_with("rope.scaling.");
         let unknown = self.file.keys().filter(|key| key.strip_prefix(&prefix).is_some_and(|name| !known(name)));
         unknown.map(|key| format!("metadata `{key}` has no place in config.json and is left out")).collect()
     }

@@ -78,10 +78,7 @@ fn scale_and_minimum(block: &[u8], part: usize) -> (f32, f32) {
     let (d, dmin, packed) = (half_at(block, 0), half_at(block, 2), &block[4..16]);
     let (scale, minimum) = match part {
         0..4 => (packed[part] & 63, packed[part + 4] & 63),
-        _ => (
-            packed[part + 4] & 15 | packed[part - 4] >> 6 << 4,
-            packed[part + 4] >> 4 | packed[part] >> 6 << 4,
-        ),
+        _ => (packed[part + 4] & 15 | packed[part - 4] >> 6 << 4, packed[part + 4] >> 4 | packed[part] >> 6 << 4),
     };
     (d * f32::from(scale), dmin * f32::from(minimum))
 }

@@ -252,7 +252,8 @@ impl<'a> Gguf<'a> {
                 |count| Ok(Some(count)),
             );
         }
-        whole(value).map_or_else(|| damaged(format!("metadata `{key}` must be a whole number ≥ 0")), |count| Ok(Some(count)))
+        whole(value)
+            .map_or_else(|| damaged(format!("metadata `{key}` must be a whole number ≥ 0")), |count| Ok(Some(count)))
     }
 
     /// A number.
@@ -298,7 +299,9 @@ impl<'a> Entry<'a> {
         let name = text(cursor, "a tensor's name")?;
         let dimensions = cursor.u32("a tensor's dimensions")?;
         if dimensions == 0 || dimensions > MOST_DIMENSIONS {
-            return damaged(format!("tensor `{name}` has {dimensions} dimensions; 1 to {MOST_DIMENSIONS} are possible"));
+            return damaged(format!(
+                "tensor `{name}` has {dimensions} dimensions; 1 to {MOST_DIMENSIONS} are possible"
+            ));
         }
         let mut shape = Vec::new();
         for _ in 0..dimensions {

@@ -11,8 +11,7 @@ use super::reader;
 use crate::convert::error::{Problem, damaged, unsupported};
 
 /// Control tokens that end a response or a document wherever they are part of a vocabulary.
-const END_TEXTS: [&str; 6] =
-    ["<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>"];
+const END_TEXTS: [&str; 6] = ["<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>"];
 
 /// What a token is, by `tokenizer.ggml.token_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +58,9 @@ impl<'a> Vocabulary<'a> {
             None => return damaged("metadata `tokenizer.ggml.model` is missing"),
         }
         let Some(named) = pre.map_or_else(|| file.text("tokenizer.ggml.pre"), |pre| Ok(Some(pre)))? else {
-            return unsupported("metadata `tokenizer.ggml.pre` is missing; give --pre KIND (qwen2, llama-bpe, gpt-2, …)");
+            return unsupported(
+                "metadata `tokenizer.ggml.pre` is missing; give --pre KIND (qwen2, llama-bpe, gpt-2, …)",
+            );
         };
         let pre = PreTokenizer::of(named)?;
         let Some(tokens) = file.texts("tokenizer.ggml.tokens")? else {
@@ -164,7 +165,8 @@ impl<'a> Vocabulary<'a> {
         if bos.is_none() && eos.is_none() {
             return json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": false, "use_regex": true});
         }
-        let special = |id: usize, sequence: usize| json!({"SpecialToken": {"id": self.tokens[id], "type_id": sequence}});
+        let special =
+            |id: usize, sequence: usize| json!({"SpecialToken": {"id": self.tokens[id], "type_id": sequence}});
         let one = |name: &str, sequence: usize| {
             let text = json!({"Sequence": {"id": name, "type_id": sequence}});
             let begin = bos.map(|id| special(id, sequence));
@@ -222,7 +224,9 @@ impl<'a> Vocabulary<'a> {
             }
         };
         let mut config = Map::new();
-        for (key, value) in [("bos_token_id", json!(self.bos)), ("eos_token_id", eos), ("pad_token_id", json!(self.pad))] {
+        for (key, value) in
+            [("bos_token_id", json!(self.bos)), ("eos_token_id", eos), ("pad_token_id", json!(self.pad))]
+        {
             if !value.is_null() {
                 config.insert(key.to_owned(), value);
             }

@@ -31,7 +31,11 @@ pub(crate) fn lossless(file: &Gguf<'_>) -> Number {
 ///
 /// # Errors
 /// By name, for a tensor that is missing, has another shape, or has no place in the model.
-pub(crate) fn plan<'a>(file: &'a Gguf<'a>, model: &Hyperparameters, number: Number) -> Result<Vec<Planned<'a>>, Problem> {
+pub(crate) fn plan<'a>(
+    file: &'a Gguf<'a>,
+    model: &Hyperparameters,
+    number: Number,
+) -> Result<Vec<Planned<'a>>, Problem> {
     let mut planner = Planner { file, dtype: number::stored(number), used: BTreeSet::new(), planned: Vec::new() };
     let (hidden, head) = (model.hidden_size, model.head_dim);
     planner.whole("token_embd.weight", "model.embed_tokens.weight", &[model.vocab_size, hidden])?;
@@ -134,7 +138,8 @@ impl<'a> Planner<'a> {
 
     /// A config says of all layers at once which projections have biases.
     fn same_biases(&self, layer: usize, family: Family) -> Result<(), Problem> {
-        let has = |layer: usize, part: &str| self.file.tensors.contains_key(format!("blk.{layer}.{part}.bias").as_str());
+        let has =
+            |layer: usize, part: &str| self.file.tensors.contains_key(format!("blk.{layer}.{part}.bias").as_str());
         let query = has(0, "attn_q");
         let expected = match family {
             Family::Qwen2 => [true, true, true, false],
@@ -161,8 +166,10 @@ impl<'a> Planner<'a> {
                 if count > MOST_EXPERTS {
                     return unsupported(format!("{count} experts a layer; at most {MOST_EXPERTS}"));
                 }
-                for (part, shape) in [("gate", [narrow, hidden]), ("up", [narrow, hidden]), ("down", [hidden, narrow])] {
-                    let fused = self.stored(&format!("blk.{layer}.ffn_{part}_exps.weight"), &[count, shape[0], shape[1]])?;
+                for (part, shape) in [("gate", [narrow, hidden]), ("up", [narrow, hidden]), ("down", [hidden, narrow])]
+                {
+                    let fused =
+                        self.stored(&format!("blk.{layer}.ffn_{part}_exps.weight"), &[count, shape[0], shape[1]])?;
                     for expert in 0..count {
                         let name = format!("model.layers.{layer}.mlp.experts.{expert}.{part}_proj.weight");
                         self.add(&name, &shape, rows(fused, expert * shape[0], shape[0], self.dtype));

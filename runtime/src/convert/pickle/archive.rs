@@ -99,8 +99,7 @@ impl<'a> Central<'a> {
         if method != 0 {
             return unsupported(format!("entry `{name}` is compressed (method {method}); torch.save stores"));
         }
-        let mut entry =
-            Self { name, compressed: compressed.into(), size: size.into(), offset: offset.into() };
+        let mut entry = Self { name, compressed: compressed.into(), size: size.into(), offset: offset.into() };
         while extra.left() >= 4 {
             let (id, length) = (extra.u16(what)?, extra.u16(what)?);
             let mut field = Cursor::new(extra.take(length.into(), "an extra field")?);
@@ -117,7 +116,10 @@ impl<'a> Central<'a> {
 
     fn content(&self, bytes: &'a [u8]) -> Result<&'a [u8], Problem> {
         if self.compressed != self.size {
-            return damaged(format!("entry `{}` is stored, yet of {} and {} bytes", self.name, self.size, self.compressed));
+            return damaged(format!(
+                "entry `{}` is stored, yet of {} and {} bytes",
+                self.name, self.size, self.compressed
+            ));
         }
         let start = usize::try_from(self.offset).ok().filter(|start| *start < bytes.len());
         let Some(start) = start else { return damaged(format!("entry `{}` begins beyond the file's end", self.name)) };
@@ -149,6 +151,8 @@ fn directory(bytes: &[u8]) -> Result<(u64, u64, u64), Problem> {
     cursor.take(6, what)?;
     let count = cursor.u16(what)?;
     let (size, offset) = (cursor.u32(what)?, cursor.u32(what)?);
+    let comment = cursor.u16(what)?;
+    cursor.take(comment.into(), "the archive's comment")?;
     let large = count == u16::MAX || size == u32::MAX || offset == u32::MAX;
     let locator = end.checked_sub(LOCATOR64_LENGTH).filter(|_| large);
     let Some(locator) = locator else { return Ok((count.into(), size.into(), offset.into())) };

@@ -155,7 +155,8 @@ impl<'a> Machine<'a> {
             b's' | b'u' => self.set_items(opcode == b'u')?,
             b'q' | b'r' | 0x94 => self.remember(opcode)?,
             b'h' | b'j' => {
-                let index = if opcode == b'h' { self.cursor.u8("an index")?.into() } else { self.cursor.u32("an index")? };
+                let index =
+                    if opcode == b'h' { self.cursor.u8("an index")?.into() } else { self.cursor.u32("an index")? };
                 let Some(&id) = self.memo.get(&index) else {
                     return damaged(format!("byte {at} asks for value {index}, which is not remembered"));
                 };
@@ -169,7 +170,9 @@ impl<'a> Machine<'a> {
                 let id = self.pop()?;
                 self.push(Node::Persistent(id))?;
             }
-            other => return unsupported(format!("pickle opcode {other:#04x} at byte {at}, which torch.save never writes")),
+            other => {
+                return unsupported(format!("pickle opcode {other:#04x} at byte {at}, which torch.save never writes"));
+            }
         }
         Ok(None)
     }

@@ -67,8 +67,7 @@ impl Pickle {
 
     /// A tensor over all of storage `key`.
     pub(crate) fn tensor(&mut self, storage: &str, key: &str, shape: &[usize]) -> &mut Self {
-        let strides: Vec<usize> =
-            (0..shape.len()).map(|dimension| shape[dimension + 1..].iter().product()).collect();
+        let strides: Vec<usize> = (0..shape.len()).map(|dimension| shape[dimension + 1..].iter().product()).collect();
         let count = shape.iter().product();
         self.global("torch._utils", "_rebuild_tensor_v2").op(b"((").text("storage").global("torch", storage);
         self.text(key).text("cpu").whole(count).op(b"tQ").whole(0).sizes(shape).sizes(&strides).op(b"\x89");
@@ -85,7 +84,9 @@ impl Pickle {
     fn distributed(&mut self, entry: &Entry, key: &str, mesh_key: &str) -> &mut Self {
         const TENSOR: &str = "torch.distributed.tensor";
         let Some((whole, mesh, placements)) = &entry.of else { return self.tensor("FloatStorage", key, &entry.shape) };
-        self.global("torch._tensor", "_rebuild_from_type_v2").op(b"(").global("torch._utils", "_rebuild_wrapper_subclass");
+        self.global("torch._tensor", "_rebuild_from_type_v2")
+            .op(b"(")
+            .global("torch._utils", "_rebuild_wrapper_subclass");
         self.global(TENSOR, "DTensor").op(b")N}(").text("_local_tensor").tensor("FloatStorage", key, &entry.shape);
         self.text("_spec").object(&format!("{TENSOR}._dtensor_spec"), "DTensorSpec", |spec| {
             spec.text("mesh").object("torch.distributed.device_mesh", "DeviceMesh", |state| {

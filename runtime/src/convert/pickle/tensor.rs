@@ -235,13 +235,15 @@ impl<'v, 'a> Reader<'v, 'a> {
             return damaged(format!("shape {shape:?} with strides {strides:?}"));
         }
         let held = bytes.len() / bytes_each;
-        let beyond = || Problem::Damaged(format!("shape {shape:?} with strides {strides:?} from {offset} of {held} numbers"));
+        let beyond =
+            || Problem::Damaged(format!("shape {shape:?} with strides {strides:?} from {offset} of {held} numbers"));
         // Not more numbers than are stored, so that no small file makes a large tensor.
         let numbers = shape.iter().try_fold(1_usize, |product, &count| product.checked_mul(count));
         let numbers = numbers.filter(|numbers| *numbers <= held).ok_or_else(beyond)?;
-        let last = shape.iter().zip(&strides).try_fold(offset, |sum, (&count, &stride)| {
-            sum.checked_add(count.saturating_sub(1).checked_mul(stride)?)
-        });
+        let last = shape
+            .iter()
+            .zip(&strides)
+            .try_fold(offset, |sum, (&count, &stride)| sum.checked_add(count.saturating_sub(1).checked_mul(stride)?));
         if last.is_none_or(|last| numbers > 0 && last >= held) || offset > held {
             return Err(beyond());
         }
@@ -287,13 +289,16 @@ impl<'v, 'a> Reader<'v, 'a> {
         let Some(&shape) = self.items(*arguments)?.first() else { return damaged("`tensor_meta` has no shape") };
         let shape = self.sizes(shape)?;
         let placements = self.items(self.required(state, "placements")?)?;
-        let placements =
-            placements.iter().map(|&placement| self.placement(placement, shape.len())).collect::<Result<Vec<_>, _>>()?;
+        let placements = placements
+            .iter()
+            .map(|&placement| self.placement(placement, shape.len()))
+            .collect::<Result<Vec<_>, _>>()?;
         let (mesh, ranks) = self.mesh(self.required(state, "mesh")?)?;
         if mesh.len() != placements.len() {
             return damaged(format!("{} placements on a mesh of {} dimensions", placements.len(), mesh.len()));
         }
-        let shards = |dimension: usize| placements.iter().filter(|found| **found == Placement::Shard(dimension)).count();
+        let shards =
+            |dimension: usize| placements.iter().filter(|found| **found == Placement::Shard(dimension)).count();
         if (0..shape.len()).any(|dimension| shards(dimension) > 1) {
             return unsupported("a dimension sharded along two dimensions of the mesh");
         }
@@ -375,7 +380,9 @@ impl<'v, 'a> Reader<'v, 'a> {
 
     /// Steps of one axis, which may itself be a small grid.
     fn steps(&self, shape: Id, stride: Id) -> Result<Vec<usize>, Problem> {
-        let single = |id: Id| if matches!(self.values.get(id), Node::Whole(_)) { Ok(vec![self.whole(id)?]) } else { self.sizes(id) };
+        let single = |id: Id| {
+            if matches!(self.values.get(id), Node::Whole(_)) { Ok(vec![self.whole(id)?]) } else { self.sizes(id) }
+        };
         let (shape, stride) = (single(shape)?, single(stride)?);
         if shape.len() != stride.len() {
             return damaged("a mesh's shape and strides differ in length");
@@ -400,8 +407,12 @@ fn ranks(tensor: &Dense<'_>) -> Result<Vec<usize>, Problem> {
     }
     let bytes = tensor.row_major();
     let read: Option<Vec<usize>> = match tensor.dtype {
-        Dtype::I32 => bytes.chunks_exact(4).map(|four| i32::from_le_bytes(four.try_into().ok()?).try_into().ok()).collect(),
-        Dtype::I64 => bytes.chunks_exact(8).map(|eight| i64::from_le_bytes(eight.try_into().ok()?).try_into().ok()).collect(),
+        Dtype::I32 => {
+            bytes.chunks_exact(4).map(|four| i32::from_le_bytes(four.try_into().ok()?).try_into().ok()).collect()
+        }
+        Dtype::I64 => {
+            bytes.chunks_exact(8).map(|eight| i64::from_le_bytes(eight.try_into().ok()?).try_into().ok()).collect()
+        }
         _ => None,
     };
     read.map_or_else(|| damaged("a mesh's ranks must be whole numbers"), Ok)

@@ -82,7 +82,8 @@ fn head(tensors: u64, values: u64, rest: &[u8]) -> Vec<u8> {
 #[test]
 fn what_cannot_be_is_refused_with_its_place() {
     let text = |text: &str| [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
-    let array = |kind: u32, count: u64| [&text("key"), &[9, 0, 0, 0, kind as u8, 0, 0, 0][..], &count.to_le_bytes()].concat();
+    let array =
+        |kind: u32, count: u64| [&text("key"), &[9, 0, 0, 0, kind as u8, 0, 0, 0][..], &count.to_le_bytes()].concat();
     let tensor = |sizes: &[u64], kind: u32, offset: u64| {
         let sizes: Vec<u8> = sizes.iter().flat_map(|size| size.to_le_bytes()).collect();
         let dimensions = (sizes.len() / 8) as u32;
