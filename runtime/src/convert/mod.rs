@@ -9,13 +9,13 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`gguf`] | metadata to config and tokenizer; blocks to numbers; names back |
-//! | [`folder`] | safetensors, single or sharded, of any architecture |
-//! | [`actor`] | PyTorch shards of a world, merged by their placements |
-//! | [`pickle`] | PyTorch's files through a machine that runs nothing |
-//! | [`plan`], [`number`] | what is to be written, in which type |
-//! | [`shards`], [`output`] | safetensors written as they come; a folder that appears whole |
-//! | [`bytes`] | files mapped, and read without passing their end |
+//! | `gguf` | metadata to config and tokenizer; blocks to numbers; names back |
+//! | `folder` | safetensors, single or sharded, of any architecture |
+//! | `actor` | PyTorch shards of a world, merged by their placements |
+//! | `pickle` | PyTorch's files through a machine that runs nothing |
+//! | `plan`, `number` | what is to be written, in which type |
+//! | `shards`, `output` | safetensors written as they come; a folder that appears whole |
+//! | `bytes` | files mapped, and read without passing their end |
 //!
 //! Sources are not trusted: every count and offset is checked against the file before anything is
 //! allocated for it, and what does not fit is an error with its place.

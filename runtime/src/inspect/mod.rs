@@ -3,9 +3,9 @@
 //!
 //! | module | what it looks at |
 //! |---|---|
-//! | [`weights`] | files, tensors, types |
-//! | [`shape`] | `config.json`: family, context, memory to serve and to train |
-//! | [`text`] | tokenizer, end tokens, chat template |
+//! | `weights` | files, tensors, types |
+//! | `shape` | `config.json`: family, context, memory to serve and to train |
+//! | `text` | tokenizer, end tokens, chat template |
 //!
 //! What stops a model from working is a *problem* and makes the exit code 1; what a person should
 //! know is a *note*. An architecture this runtime does not compute is a note: the rest is told.

@@ -81,6 +81,17 @@ fn the_tokenizer_and_template_of_a_gguf_work() {
 }
 
 #[test]
+fn end_tokens_are_found_in_text_even_where_no_types_say_so() {
+    let place = tempfile::tempdir().unwrap();
+    let (source, out) = (place.path().join("m.gguf"), place.path().join("m"));
+    fs::write(&source, gguf::model("qwen3").0.without("tokenizer.ggml.token_type").bytes()).unwrap();
+    convert::run(&options(&source, &out)).unwrap();
+    let tokenizer = Tokenizer::from_folder(&out).unwrap();
+    assert_eq!(tokenizer.encode("hel<|im_end|>", false).unwrap(), [257, 260]);
+    assert!(tokenizer.is_special(260) && !tokenizer.is_special(257));
+}
+
+#[test]
 fn begin_tokens_are_added_where_the_file_says_so() {
     let place = tempfile::tempdir().unwrap();
     for (pre, add, expected) in [

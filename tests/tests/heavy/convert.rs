@@ -131,7 +131,7 @@ fn chats() -> Vec<Vec<Message>> {
     ]
 }
 
-const NEW_TOKENS: u32 = 40;
+const NEW_TOKENS: usize = 40;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pretrained_model_of_a_gguf_answers_as_it_does_under_transformers() -> Result<()> {
@@ -150,8 +150,7 @@ async fn a_pretrained_model_of_a_gguf_answers_as_it_does_under_transformers() ->
     endpoint.wait_until_ready(Duration::from_secs(300)).await?;
     let mut sensible = false;
     for (chat, theirs) in chats.iter().zip(theirs["chats"].as_array().context("a list")?) {
-        let options =
-            ChatOptions { temperature: Some(0.0), max_tokens: Some(NEW_TOKENS.into()), ..ChatOptions::default() };
+        let options = ChatOptions { temperature: Some(0.0), max_tokens: Some(NEW_TOKENS), ..ChatOptions::default() };
         let reply = endpoint.chat(chat, &options).await?;
         ensure!(theirs["answer"] == reply.content.as_str(), "`{}` here, {} there", reply.content, theirs["answer"]);
         sensible |= reply.content.contains("Paris");

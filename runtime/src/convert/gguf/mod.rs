@@ -2,11 +2,11 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`reader`] | the container: metadata and tensors, every count checked against the file's size |
-//! | [`encoding`], [`k_quants`] | numbers as blocks of scaled integers |
-//! | [`hyperparameters`], [`rope`] | metadata to `config.json` |
-//! | [`weights`] | names, and the order of rows |
-//! | [`tokenizer`], [`pre_tokenizer`] | the vocabulary to `tokenizer.json` and its companions |
+//! | `reader` | the container: metadata and tensors, every count checked against the file's size |
+//! | `encoding`, `k_quants` | numbers as blocks of scaled integers |
+//! | `hyperparameters`, `rope` | metadata to `config.json` |
+//! | `weights` | names, and the order of rows |
+//! | `tokenizer`, `pre_tokenizer` | the vocabulary to `tokenizer.json` and its companions |
 //!
 //! The format: ggml's `docs/gguf.md`; the layout of blocks: ggml's `ggml-common.h`.
 

@@ -69,10 +69,16 @@ impl<'a> Vocabulary<'a> {
         if tokens.is_empty() || tokens.len() > rows {
             return damaged(format!("{} tokens for {rows} rows of the embedding", tokens.len()));
         }
-        let roles = roles(file, tokens.len())?;
+        let mut roles = roles(file, tokens.len())?;
+        let id = |name: &str| special(file, name, tokens.len());
+        for name in ["bos_token_id", "eos_token_id", "eot_token_id", "eom_token_id", "padding_token_id"] {
+            // Files without token types, or with wrong ones, name these alone. llama.cpp takes them so too.
+            if let Some(id) = id(name)?.filter(|&id| roles[id] == Role::Ordinary && is_tag(tokens[id])) {
+                roles[id] = Role::Control;
+            }
+        }
         let ids = ids(tokens, &roles)?;
         let merges = merges(file, &ids)?;
-        let id = |name: &str| special(file, name, tokens.len());
         let eos = id("eos_token_id")?;
         let mut ends: BTreeSet<usize> = [eos, id("eot_token_id")?, id("eom_token_id")?].into_iter().flatten().collect();
         let known = END_TEXTS.iter().filter_map(|text| ids.get(text).copied());
@@ -244,6 +250,11 @@ impl<'a> Vocabulary<'a> {
     pub(crate) fn templates(&self) -> &[(String, &'a str)] {
         &self.templates
     }
+}
+
+/// Whether a text is written as control tokens are: `<…>`.
+fn is_tag(text: &str) -> bool {
+    text.len() > 2 && text.starts_with('<') && text.ends_with('>')
 }
 
 fn roles(file: &Gguf<'_>, tokens: usize) -> Result<Vec<Role>, Problem> {
