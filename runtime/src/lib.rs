@@ -22,6 +22,8 @@
 //! | [`model`] | families, layers, key-value cache, weights |
 //! | [`serve`] | OpenAI's and SGLang's HTTP on the same engine |
 //! | [`check`] | what a launch asks before it computes |
+//! | [`convert`] | other tools' checkpoints to Hugging Face folders |
+//! | [`inspect`] | what a model's folder holds, and whether it is sound |
 //! | [`supervise`] | the parent of a local job |
 //! | [`telemetry`], [`memory`], [`splitmix`] | logs; the allocator; how seeds are spread |
 //!
@@ -34,7 +36,9 @@
 pub mod advantage;
 pub mod batch;
 pub mod check;
+pub mod convert;
 pub mod data;
+pub mod inspect;
 pub mod memory;
 pub mod model;
 pub mod pipeline;

@@ -4,7 +4,9 @@ use std::io::Write;
 
 use clap::Parser;
 use training_gym_runtime::settings::{Cli, Role};
-use training_gym_runtime::{check, memory, pipeline, pretrain, serve, settings, supervise, telemetry};
+use training_gym_runtime::{
+    check, convert, inspect, memory, pipeline, pretrain, serve, settings, supervise, telemetry,
+};
 
 fn main() {
     let code = play(Cli::parse().role);
@@ -37,6 +39,8 @@ fn play(role: Role) -> u8 {
             };
             report(outcome.map(|()| 0))
         }
+        Role::Convert(options) => report(convert::run(&options).map(|()| 0).map_err(anyhow::Error::from)),
+        Role::Inspect(options) => report(inspect::run(&options)),
         Role::Pretrain(options) => report(pretrain::run(&options).map(|_| 0).map_err(anyhow::Error::from)),
         Role::Supervise { .. } => unreachable!("answered above"),
     }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use tch::{Device, Kind};
 use training_gym_core::ids::RunId;
 use training_gym_core::spec::{Dtype, NodeSpec, SecretRef, ServeSpec, VersionedServeSpec};
@@ -59,6 +59,10 @@ pub enum Role {
         #[arg(long)]
         max_prompt_len: Option<usize>,
     },
+    /// Make a Hugging Face folder of a GGUF file, a sharded actor checkpoint, or another such folder
+    Convert(ConvertOptions),
+    /// Say what a model's folder or GGUF file holds, and whether it is sound
+    Inspect(InspectOptions),
     /// Make a model's weights from nothing, by supervised training
     Pretrain(PretrainOptions),
     /// Start a local job and write down how it ends
@@ -98,6 +102,69 @@ pub struct PretrainOptions {
     /// Threads of libtorch
     #[arg(long, default_value_t = 1)]
     pub threads: usize,
+}
+
+/// What is converted, and into what.
+#[derive(Clone, Debug, Args)]
+pub struct ConvertOptions {
+    /// A .gguf file; a folder with safetensors; or global_step_N (or its actor/) with
+    /// model_world_size_W_rank_R.pt
+    pub source: PathBuf,
+    /// The folder to make
+    #[arg(long)]
+    pub out: PathBuf,
+    /// Number type of the weights; by default the source's (float32 where it is quantised)
+    #[arg(long)]
+    pub dtype: Option<Number>,
+    /// Bytes of a file of weights, at most: a number with KB, MB or GB (10^3, 10^6, 10^9)
+    #[arg(long, default_value = "5GB", value_parser = bytes)]
+    pub max_shard_size: u64,
+    /// Replace the folder if it is there
+    #[arg(long)]
+    pub overwrite: bool,
+    /// GGUF: the pre-tokenizer, where the file names none or another
+    #[arg(long, value_name = "KIND")]
+    pub pre: Option<String>,
+}
+
+/// What is looked at.
+#[derive(Clone, Debug, Args)]
+pub struct InspectOptions {
+    /// A model's folder, or a .gguf file
+    pub source: PathBuf,
+    /// Print one JSON object instead of lines
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A number type of weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Number {
+    /// float32
+    #[value(alias = "float32")]
+    F32,
+    /// bfloat16
+    #[value(alias = "bfloat16")]
+    Bf16,
+    /// float16
+    #[value(alias = "float16")]
+    F16,
+}
+
+/// Bytes written as `5GB`.
+fn bytes(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|character: char| character.is_ascii_alphabetic());
+    let unit = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 1,
+        "KB" => 1_000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        other => return Err(format!("`{other}` is no unit; use KB, MB or GB")),
+    };
+    match digits.trim().parse::<u64>().ok().and_then(|number| number.checked_mul(unit)) {
+        Some(bytes) if bytes > 0 => Ok(bytes),
+        _ => Err("must be a whole number above 0, then KB, MB or GB".to_owned()),
+    }
 }
 
 /// A setting that cannot be used.
@@ -238,6 +305,16 @@ mod tests {
         assert_eq!(device(&node("cpu")).unwrap(), (Device::Cpu, Kind::Float));
         for bad in ["gpu", "cuda", "cuda:x", "cuda:99"] {
             assert!(device(&node(bad)).unwrap_err().to_string().starts_with(&format!("node.device = `{bad}`")));
+        }
+    }
+
+    #[test]
+    fn sizes_are_read_with_their_unit() {
+        for (text, expected) in [("5GB", 5_000_000_000), ("300mb", 300_000_000), ("1000", 1_000), ("2 KB", 2_000)] {
+            assert_eq!(bytes(text), Ok(expected), "{text}");
+        }
+        for bad in ["", "GB", "0MB", "-1GB", "5TBs", "99999999999GB", "é"] {
+            assert!(bytes(bad).is_err(), "{bad}");
         }
     }
 

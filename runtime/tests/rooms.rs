@@ -28,9 +28,25 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("publish", &["model"]),
     ("serve", &["rollout", "text", "model", "settings", "splitmix"]),
     ("check", &["text", "model"]),
+    ("convert", &["publish", "settings"]),
+    ("inspect", &["convert", "model", "settings", "text"]),
     ("pretrain", &["text", "model", "update", "settings"]),
     ("pipeline", &["advantage", "batch", "data", "model", "publish", "rollout", "score", "settings", "text", "update"]),
-    ("main", &["check", "memory", "pipeline", "pretrain", "serve", "settings", "supervise", "telemetry"]),
+    (
+        "main",
+        &[
+            "check",
+            "convert",
+            "inspect",
+            "memory",
+            "pipeline",
+            "pretrain",
+            "serve",
+            "settings",
+            "supervise",
+            "telemetry",
+        ],
+    ),
 ];
 
 const LONGEST_FILE: usize = 500;

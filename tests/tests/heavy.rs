@@ -1,6 +1,9 @@
 //! Against the field's own Python: transformers loads what we publish, the openai client talks to
 //! what we serve. Built and run by `cargo xtask heavy` alone, which makes their Python environment.
 
+#[path = "heavy/convert.rs"]
+mod convert;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;

@@ -38,6 +38,16 @@ const MANIFEST: &str = training_gym_core::checkpoint::MANIFEST;
 /// # Errors
 /// [`Error::Local`], [`Error::Config`], [`Error::Weights`].
 pub fn write_model_folder(model: &Model, source: &Path, to: &Path) -> Result<(), Error> {
+    copy_companions(source, to)?;
+    set_dtype(to, model.options().dtype)?;
+    model.save_weights(to).map_err(Error::Weights)
+}
+
+/// Copies every file of the Hugging Face folder `source` that holds no weights into the folder `to`.
+///
+/// # Errors
+/// [`Error::Local`].
+pub fn copy_companions(source: &Path, to: &Path) -> Result<(), Error> {
     copy_files(source, to, &|name| !WEIGHTS.iter().any(|ending| name.ends_with(ending)) && name != MANIFEST)?;
     for name in SUBFOLDERS {
         let (from, to) = (source.join(name), to.join(name));
@@ -46,8 +56,7 @@ pub fn write_model_folder(model: &Model, source: &Path, to: &Path) -> Result<(),
             copy_files(&from, &to, &|_| true)?;
         }
     }
-    set_dtype(&to.join("config.json"), model.options().dtype)?;
-    model.save_weights(to).map_err(Error::Weights)
+    Ok(())
 }
 
 /// Copies the plain files of a folder (hub caches hold links to them), leaving hidden ones.
@@ -64,8 +73,12 @@ fn copy_files(from: &Path, to: &Path, keep: &dyn Fn(&str) -> bool) -> Result<(),
     Ok(())
 }
 
-/// Names the type of the weights in `config.json`, where it names one: loaders follow it.
-fn set_dtype(path: &Path, kind: Kind) -> Result<(), Error> {
+/// Names the type of the weights in the folder's `config.json`, where that names one: loaders follow it.
+///
+/// # Errors
+/// [`Error::Local`], [`Error::Config`].
+pub fn set_dtype(folder: &Path, kind: Kind) -> Result<(), Error> {
+    let path = &folder.join("config.json");
     let name = match kind {
         Kind::BFloat16 => "bfloat16",
         Kind::Half => "float16",

@@ -21,7 +21,7 @@ use training_gym_core::spec::RunSpec;
 use training_gym_core::store::Store;
 
 use crate::model::Model;
-pub use folder::write_model_folder;
+pub use folder::{copy_companions, set_dtype, write_model_folder};
 
 /// The file of a resume state that holds the caller's own document.
 pub const CURSOR: &str = "cursor.json";

@@ -1,0 +1,226 @@
+//! `gym-runtime inspect`: what a model's folder or GGUF file holds, what it needs, whether it is
+//! sound. Nothing is computed with it, and its weights are not read beyond their headers.
+//!
+//! | module | what it looks at |
+//! |---|---|
+//! | `weights` | files, tensors, types |
+//! | `shape` | `config.json`: family, context, memory to serve and to train |
+//! | `text` | tokenizer, end tokens, chat template |
+//!
+//! What stops a model from working is a *problem* and makes the exit code 1; what a person should
+//! know is a *note*. An architecture this runtime does not compute is a note: the rest is told.
+
+mod shape;
+mod text;
+mod weights;
+
+use std::path::Path;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use crate::convert::Source;
+use crate::convert::gguf::Gguf;
+use crate::convert::gguf::hyperparameters::Hyperparameters;
+use crate::convert::gguf::tokenizer::Vocabulary;
+use crate::convert::{bytes, write_text};
+use crate::settings::InspectOptions;
+
+/// What was found.
+#[derive(Debug, Default, Serialize)]
+pub struct Report {
+    path: String,
+    /// `gguf`, `safetensors` or `actor`.
+    format: &'static str,
+    weights: Option<weights::Weights>,
+    model: Option<shape::Shape>,
+    memory: Option<shape::Memory>,
+    tokenizer: Option<text::Tokens>,
+    /// `ok`, `none`, or what fails.
+    chat_template: Option<String>,
+    problems: Vec<String>,
+    notes: Vec<String>,
+}
+
+impl Report {
+    /// Whether nothing was found that stops the model from working.
+    pub fn is_sound(&self) -> bool {
+        self.problems.is_empty()
+    }
+
+    fn problem(&mut self, error: &dyn std::error::Error) {
+        self.problems.push(sentence(error));
+    }
+}
+
+/// An error with its causes.
+fn sentence(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// Prints a report; the exit code is 1 where it has problems.
+///
+/// # Errors
+/// When the path is nothing that can be looked at.
+pub fn run(options: &InspectOptions) -> Result<u8> {
+    let report = look(&options.source)?;
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print(&report);
+    }
+    Ok(u8::from(!report.is_sound()))
+}
+
+/// Looks at a folder or a file.
+///
+/// # Errors
+/// When it is neither a GGUF file, nor a folder with one, with safetensors or with shards of an
+/// actor.
+pub fn look(path: &Path) -> Result<Report> {
+    let mut report = Report { path: path.display().to_string(), ..Report::default() };
+    match Source::find(path)? {
+        Source::Gguf(file) => {
+            report.format = "gguf";
+            gguf(&file, &mut report)?;
+        }
+        Source::Folder(folder) => {
+            report.format = "safetensors";
+            match weights::of_folder(&folder) {
+                Ok((weights, notes)) => {
+                    report.weights = Some(weights);
+                    report.notes.extend(notes);
+                }
+                Err(error) => report.problem(&error),
+            }
+            companions(&folder, &mut report);
+        }
+        Source::Actor(layout) => {
+            report.format = "actor";
+            match weights::of_actor(&layout) {
+                Ok(weights) => report.weights = Some(weights),
+                Err(error) => report.problem(&error),
+            }
+            companions(&layout.companions, &mut report);
+        }
+    }
+    Ok(report)
+}
+
+fn gguf(path: &Path, report: &mut Report) -> Result<()> {
+    let bytes = bytes::map(path)?;
+    let file = Gguf::read(&bytes).map_err(|problem| problem.of(path))?;
+    report.weights = Some(weights::of_gguf(&file, bytes.len() as u64));
+    report
+        .notes
+        .push(format!("GGUF version {}; `gym-runtime convert` makes a Hugging Face folder of it", file.version));
+    // Its folder without the weights is looked at as any other.
+    let model = match Hyperparameters::read(&file) {
+        Ok(model) => model,
+        Err(problem) => {
+            let architecture = file.text("general.architecture").ok().flatten().unwrap_or("unknown");
+            report.notes.push(format!("architecture `{architecture}` is not converted: {problem}"));
+            return Ok(());
+        }
+    };
+    report.notes.extend(model.notes.iter().cloned());
+    let folder = tempfile::tempdir()?;
+    match Vocabulary::read(&file, None, model.vocab_size, model.context) {
+        Ok(vocabulary) => {
+            write_text(&vocabulary, model.config(&file), folder.path())?;
+            companions(folder.path(), report);
+        }
+        Err(problem) => {
+            report.problem(&problem.of(path));
+            shape(&model.config(&file).into(), report);
+        }
+    }
+    Ok(())
+}
+
+/// Looks at everything beside the weights.
+fn companions(folder: &Path, report: &mut Report) {
+    let path = folder.join("config.json");
+    let config = std::fs::read(&path).map_err(anyhow::Error::from);
+    match config.and_then(|text| Ok(serde_json::from_slice(&text)?)) {
+        Ok(config) => shape(&config, report),
+        Err(error) => report.problems.push(format!("config.json cannot be read: {error}")),
+    }
+    let rows = report.model.as_ref().and_then(|model| model.vocab_size);
+    text::look(folder, rows, report);
+}
+
+fn shape(config: &serde_json::Value, report: &mut Report) {
+    let (shape, problem) = shape::read(config);
+    report.notes.extend(problem);
+    report.memory = report.weights.as_ref().map(|weights| shape.memory(weights, config));
+    report.model = Some(shape);
+}
+
+fn print(report: &Report) {
+    println!("{} ({})", report.path, report.format);
+    if let Some(model) = &report.model {
+        let known = if model.supported { "" } else { ", not computed by this runtime" };
+        println!("family        {}{known}", model.family.as_deref().unwrap_or("unknown"));
+    }
+    if let Some(weights) = &report.weights {
+        println!("parameters    {} in {} tensors", grouped(weights.parameters), weights.tensors);
+        let types: Vec<String> =
+            weights.dtypes.iter().map(|(dtype, count)| format!("{dtype} ({})", grouped(*count))).collect();
+        println!("types         {}", types.join(", "));
+        println!("files         {}, {}", weights.files, amount(weights.bytes));
+    }
+    if let Some(model) = &report.model {
+        println!("context       {}", model.context_length.map_or_else(|| "unknown".to_owned(), grouped));
+    }
+    if let Some(memory) = &report.memory {
+        println!(
+            "to serve      {} of weights in {}{}",
+            amount(memory.serve_weights),
+            memory.dtype,
+            memory.cache_per_token.map_or_else(String::new, |bytes| format!(
+                ", and {} bytes for a token of a running sequence ({} at full context)",
+                grouped(bytes),
+                amount(memory.cache_full_context.unwrap_or(0))
+            ))
+        );
+        println!(
+            "to train      {} of weights, float32 masters, gradients and moments, and activations",
+            amount(memory.train)
+        );
+    }
+    if let Some(tokens) = &report.tokenizer {
+        let rows = tokens.rows.map_or_else(String::new, |rows| format!(" for {} rows", grouped(rows)));
+        println!("tokenizer     {} tokens{rows}", grouped(tokens.tokens));
+        let ends: Vec<String> = tokens.eos.iter().map(|(id, text)| format!("{id} `{text}`")).collect();
+        println!("end tokens    {}", if ends.is_empty() { "none".to_owned() } else { ends.join(", ") });
+    }
+    if let Some(template) = &report.chat_template {
+        println!("chat template {template}");
+    }
+    report.notes.iter().for_each(|text| println!("note          {text}"));
+    report.problems.iter().for_each(|text| println!("problem       {text}"));
+    println!("{}", if report.is_sound() { "sound" } else { "not sound" });
+}
+
+/// 1234567 as 1,234,567.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).expect("digits")).collect();
+    groups.join(",")
+}
+
+fn amount(bytes: u64) -> String {
+    match bytes {
+        0..1_000_000 => format!("{:.1} KB", bytes as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.2} GB", bytes as f64 / 1e9),
+    }
+}
