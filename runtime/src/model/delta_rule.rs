@@ -9,11 +9,11 @@
 //! there, after the WY form of Yang et al., "Parallelizing Linear Transformers with the Delta Rule",
 //! 2024), and only `S` passes from chunk to chunk.
 
-use tch::{Kind, Tensor};
+use tch::Tensor;
 
 use super::chunks::{Chunks, Group};
 
-/// What the rule sees of some tokens, float32.
+/// What the rule sees of some tokens, all in one type (a model's are float32).
 #[derive(Debug)]
 pub(super) struct Inputs {
     /// Queries `[n, key heads, key dim]`, of length 1 over √(key dim).
@@ -47,7 +47,7 @@ impl Inputs {
 pub(super) fn chunked(inputs: &Inputs, chunks: &Chunks, states: bool) -> (Tensor, Option<Tensor>) {
     let [heads, key, value] = inputs.state();
     let mut outputs = Vec::new();
-    let mut last = Tensor::zeros([chunks.sequences * heads, key, value], (Kind::Float, inputs.v.device()));
+    let mut last = Tensor::zeros([chunks.sequences * heads, key, value], (inputs.v.kind(), inputs.v.device()));
     if let Some(whole) = &chunks.whole {
         let (out, after) = steps(&Chunk::new(inputs, &whole.group), &whole.steps, heads);
         outputs.push(by_token(&out, heads));
