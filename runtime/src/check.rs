@@ -35,6 +35,8 @@ struct Report {
     rows: usize,
     longest_prompt: usize,
     too_long: usize,
+    /// What the model has and is not computed.
+    note: Option<String>,
 }
 
 /// Prints a JSON report.
@@ -76,6 +78,7 @@ pub fn run(request: &Request) -> Result<()> {
         rows,
         longest_prompt: longest,
         too_long,
+        note: config.note(),
     };
     println!("{}", serde_json::to_string(&report)?);
     Ok(())

@@ -28,8 +28,8 @@ const CACHED: f64 = 1e-4;
 /// Packed against one by one, hidden states and gradients, of their largest value.
 const PACKED: f64 = 1e-5;
 /// bfloat16 against float32: the largest and the mean difference of a log-probability, of the
-/// logits' standard deviation.
-const BFLOAT16: (f64, f64) = (0.3, 0.06);
+/// logits' standard deviation. (transformers differs from itself as much.)
+const BFLOAT16: (f64, f64) = (0.15, 0.03);
 
 #[derive(Deserialize)]
 struct Golden {
@@ -92,7 +92,8 @@ fn the_cached_path_equals_the_uncached_one_in_any_company() {
         let (name, prompts) = (name(&folder), varied(&folder));
         let model = load(&folder, LoadOptions::default());
         let mut worst = 0.0_f64;
-        for (slots, prefill, abort) in [(1, 8192, vec![]), (3, 8192, vec![0, 2]), (4, 1, vec![1]), (64, 8192, vec![4, 9])]
+        for (slots, prefill, abort) in
+            [(1, 8192, vec![]), (3, 8192, vec![0, 2]), (4, 1, vec![1]), (64, 8192, vec![4, 9])]
         {
             let limits =
                 EngineSpec { max_running_requests: slots, max_prefill_tokens: prefill, ..EngineSpec::default() };
@@ -133,7 +134,8 @@ fn packing_equals_one_by_one() {
         let (packed, single) = (load(&folder, LoadOptions::default()), load(&folder, LoadOptions::default()));
         packed.set_requires_grad(true);
         single.set_requires_grad(true);
-        let loss = |model: &Model, hidden: &Tensor| model.logits(hidden).logsumexp([-1_i64].as_slice(), false).sum(None);
+        let loss =
+            |model: &Model, hidden: &Tensor| model.logits(hidden).logsumexp([-1_i64].as_slice(), false).sum(None);
         let together = packed.hidden(&Tensor::from_slice(&sequences.concat()), &lengths);
         loss(&packed, &together).backward();
         let (mut start, mut worst) = (0, [0.0_f64; 2]);
@@ -186,7 +188,10 @@ fn bfloat16_stays_near_float32() {
             let ids: Vec<i64> = prompt.iter().copied().chain(response.iter().map(|&(token, _)| token)).collect();
             let logprobs = uncached(&rounded, &ids).0;
             for (&(_, logprob), full) in response.iter().zip(&logprobs[prompt.len() - 1..]) {
-                assert!((f64::from(logprob) - full).abs() < BFLOAT16.0 * spread, "{name}: {logprob} cached, {full} in full");
+                assert!(
+                    (f64::from(logprob) - full).abs() < BFLOAT16.0 * spread,
+                    "{name}: {logprob} cached, {full} in full"
+                );
             }
         }
     }
@@ -214,13 +219,10 @@ fn batch(model: &Model) -> TrainBatch {
             weight_version: WeightVersion(0),
         }
     };
-    let rollouts =
-        vec![rollout(0, vec![3, 4, 5], (7..77).collect()), rollout(1, vec![3, 4, 5], (20..50).collect())];
+    let rollouts = vec![rollout(0, vec![3, 4, 5], (7..77).collect()), rollout(1, vec![3, 4, 5], (20..50).collect())];
     let score =
         || Score { grade: Grade::NotAsked, reward: None, score: None, metadata: Map::new(), teacher_logprobs: None };
-    RolloutBatch::new(1, rollouts)
-        .scored(vec![score(), score()])
-        .with_advantages(vec![vec![1.0; 70], vec![-0.5; 30]])
+    RolloutBatch::new(1, rollouts).scored(vec![score(), score()]).with_advantages(vec![vec![1.0; 70], vec![-0.5; 30]])
 }
 
 fn spec() -> UpdateSpec {

@@ -128,8 +128,14 @@ fn gradients((name, allowed): (&str, &Tolerances), model: &Model, golden: &Gradi
         let sines = Tensor::arange(gradient.size()[0], (Kind::Double, gradient.device())).sin();
         let sin_dot = gradient.dot(&sines).double_value(&[]);
         let (by_length, by_sine) = ((l2 - reference.l2).abs(), (sin_dot - reference.sin_dot).abs());
-        assert!(by_length <= allowed.gradient_l2 * reference.l2, "{name}: l2 of `{parameter}` differs by {by_length:e}");
-        assert!(by_sine <= allowed.gradient_sin_dot * reference.l2, "{name}: sin_dot of `{parameter}` differs by {by_sine:e}");
+        assert!(
+            by_length <= allowed.gradient_l2 * reference.l2,
+            "{name}: l2 of `{parameter}` differs by {by_length:e}"
+        );
+        assert!(
+            by_sine <= allowed.gradient_sin_dot * reference.l2,
+            "{name}: sin_dot of `{parameter}` differs by {by_sine:e}"
+        );
     }
     model.set_requires_grad(false);
 }

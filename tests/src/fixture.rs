@@ -143,7 +143,8 @@ fn write_weights(path: &Path, vocab_size: usize, (seed, size): (u64, Size)) -> R
             let count = shape.iter().product::<usize>();
             let vector = shape.len() == 1;
             // Norms of Qwen3.5 scale by 1 + w; so does a delta net forget at a middle rate.
-            let start = if size.family == Family::Qwen3_5 && !name.ends_with("linear_attn.norm.weight") { 0.0 } else { 1.0 };
+            let start =
+                if size.family == Family::Qwen3_5 && !name.ends_with("linear_attn.norm.weight") { 0.0 } else { 1.0 };
             let values =
                 (0..count).flat_map(|_| if vector { start } else { 0.3 * noise.next() }.to_le_bytes()).collect();
             (name, shape, values)

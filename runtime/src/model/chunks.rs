@@ -85,10 +85,8 @@ impl Chunks {
                 whole_rows.extend_from_slice(chunk);
             }
         }
-        let whole = (!steps.is_empty()).then(|| Whole {
-            group: Group { size: CHUNK as i64, rows: tensor(&whole_rows), real: None },
-            steps,
-        });
+        let whole = (!steps.is_empty())
+            .then(|| Whole { group: Group { size: CHUNK as i64, rows: tensor(&whole_rows), real: None }, steps });
 
         let mut by_size: BTreeMap<usize, Vec<(usize, &[i64])>> = BTreeMap::new();
         for (state, &sequence) in order.iter().enumerate() {

@@ -61,12 +61,7 @@ pub(super) struct Decoder {
 
 impl Decoder {
     /// Takes each weight by its checkpoint name from `weight`.
-    pub(super) fn new<E>(
-        config: &ModelConfig,
-        device: Device,
-        dtype: Kind,
-        weight: Source<'_, E>,
-    ) -> Result<Self, E> {
+    pub(super) fn new<E>(config: &ModelConfig, device: Device, dtype: Kind, weight: Source<'_, E>) -> Result<Self, E> {
         let name = layout::embedding(config);
         let embedding = (name.clone(), weight(&name)?);
         let mut layers = Vec::with_capacity(config.num_hidden_layers);

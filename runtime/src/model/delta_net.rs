@@ -42,7 +42,8 @@ struct Projected {
 
 impl DeltaNet {
     pub(super) fn new<E>(weights: &mut Weights<'_, E>) -> Result<Self, E> {
-        let parts = ["linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.in_proj_b", "linear_attn.in_proj_a"];
+        let parts =
+            ["linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.in_proj_b", "linear_attn.in_proj_a"];
         Ok(Self {
             input: weights.projection(&parts, false)?,
             output: weights.projection(&["linear_attn.out_proj"], false)?,
@@ -60,7 +61,8 @@ impl DeltaNet {
     }
 
     pub(super) fn share(&self) -> Self {
-        let [convolution, forget_bias, forget_log, norm] = self.own().map(|(name, tensor)| (name.clone(), tensor.detach()));
+        let [convolution, forget_bias, forget_log, norm] =
+            self.own().map(|(name, tensor)| (name.clone(), tensor.detach()));
         Self {
             input: self.input.share(),
             output: self.output.share(),

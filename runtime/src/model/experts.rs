@@ -73,8 +73,7 @@ impl Experts {
     /// Softmax over all experts in float32, the best few, divided by their sum where so set.
     fn route(&self, x: &Tensor) -> Routing {
         let chosen = self.sizes.per_token as i64;
-        let (mut weights, experts) =
-            self.router.part(0, x).softmax(-1, Kind::Float).topk(chosen, -1, true, true);
+        let (mut weights, experts) = self.router.part(0, x).softmax(-1, Kind::Float).topk(chosen, -1, true, true);
         if self.sizes.normalised {
             weights = &weights / weights.sum_dim_intlist([-1_i64].as_slice(), true, None);
         }

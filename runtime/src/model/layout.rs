@@ -132,7 +132,8 @@ impl List<'_> {
         self.linear(".linear_attn.in_proj_a", [heads, hidden], false);
         self.push(".linear_attn.conv1d.weight", &[sizes.channels(), 1, sizes.kernel], Fresh::Normal);
         self.push(".linear_attn.dt_bias", &[heads], Fresh::Ones);
-        for (name, size, fresh) in [("A_log", heads, Fresh::Decay), ("norm.weight", sizes.value_head_dim, Fresh::Ones)] {
+        for (name, size, fresh) in [("A_log", heads, Fresh::Decay), ("norm.weight", sizes.value_head_dim, Fresh::Ones)]
+        {
             self.push(format!(".linear_attn.{name}"), &[size], fresh);
             self.wanted.last_mut().expect("one was just pushed").float32 = true;
         }

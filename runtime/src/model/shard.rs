@@ -124,8 +124,8 @@ pub(super) fn stored_kind(name: &str, dtype: Dtype) -> Result<Kind, Error> {
 fn info(value: Value, data: u64) -> Result<Info, String> {
     let Entry { dtype, shape, data_offsets: (start, end) } =
         serde_json::from_value(value).map_err(|error| format!("is not described: {error}"))?;
-    let dtype: Dtype =
-        serde_json::from_value(dtype.clone()).map_err(|_| format!("has type {dtype}, which is not one of the format's"))?;
+    let dtype: Dtype = serde_json::from_value(dtype.clone())
+        .map_err(|_| format!("has type {dtype}, which is not one of the format's"))?;
     let bits = shape.iter().try_fold(dtype.bitsize(), |product, &size| product.checked_mul(size));
     let bytes = end.checked_sub(start).and_then(|bytes| usize::try_from(bytes).ok());
     match (bits, bytes) {

@@ -28,10 +28,7 @@ fn what_is_not_computed_comes_back_to_the_bit() {
     let bytes = std::fs::read(source.path().join(load::SINGLE)).unwrap();
     for dtype in [Kind::BFloat16, Kind::Float] {
         let loaded = Model::load(source.path(), LoadOptions { dtype, ..LoadOptions::default() }).unwrap();
-        assert_eq!(
-            loaded.carried().collect::<Vec<_>>(),
-            ["model.visual.blocks.0.attn.qkv.weight", "mtp.fc.weight"]
-        );
+        assert_eq!(loaded.carried().collect::<Vec<_>>(), ["model.visual.blocks.0.attn.qkv.weight", "mtp.fc.weight"]);
         assert_eq!(loaded.parameters().len(), model.parameters().len());
         let to = tempfile::tempdir().unwrap();
         loaded.share().save_weights(to.path()).unwrap();

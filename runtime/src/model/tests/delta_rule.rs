@@ -69,9 +69,8 @@ fn gradients_are_those_of_the_definition() {
     let lengths = [1, 150, 64, 17];
     let tokens: usize = lengths.iter().sum();
     let rows: Vec<i64> = (0..tokens as i64).collect();
-    let leaves = |inputs: &Inputs| {
-        [&inputs.q, &inputs.k, &inputs.v, &inputs.forget, &inputs.beta].map(Tensor::shallow_clone)
-    };
+    let leaves =
+        |inputs: &Inputs| [&inputs.q, &inputs.k, &inputs.v, &inputs.forget, &inputs.beta].map(Tensor::shallow_clone);
     let (one, other) = (inputs(tokens as i64, Kind::Double), inputs(tokens as i64, Kind::Double));
     for leaf in leaves(&one).iter().chain(&leaves(&other)) {
         let _ = leaf.set_requires_grad(true);

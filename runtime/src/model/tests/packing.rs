@@ -101,7 +101,6 @@ fn common_beginnings_are_one_row() {
     assert!(!Packing::new(&ids, &[10, 10, 10], Device::Cpu).shared());
 }
 
-
 #[test]
 fn earlier_rows_follow_each_sequence() {
     let ids = [1, 2, 3, 4, 1, 2, 3, 5, 6, 1, 2, 9, 3, 4];
