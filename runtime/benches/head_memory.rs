@@ -5,9 +5,12 @@
 //! Each way runs in a process of its own, since a peak never falls: the same program, called with
 //! a way's name. Every figure is the peak above what was resident before the head ran.
 
+mod measure;
+
 use std::process::Command;
 use std::time::Instant;
 
+use measure::status;
 use tch::{Kind, Tensor};
 use training_gym_runtime::update::head::{OutputHead, Rows};
 
@@ -63,11 +66,4 @@ fn child(way: &str, tokens: i64, vocab: i64, hidden: i64) {
     }
     let seconds = start.elapsed().as_secs_f64();
     println!("{:.0} {seconds:.2}", (status("VmHWM") - before) / 1024.0);
-}
-
-/// KiB of one line of `/proc/self/status`.
-fn status(name: &str) -> f64 {
-    let text = std::fs::read_to_string("/proc/self/status").expect("Linux's /proc");
-    let line = text.lines().find(|line| line.starts_with(name)).expect("the line");
-    line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number")
 }

@@ -3,16 +3,14 @@
 //!
 //! `cargo bench --package training-gym-runtime --bench update_step`
 
-use std::sync::Arc;
+mod measure;
+
 use std::time::Instant;
 
-use serde_json::{Map, json};
+use measure::{scored_batch, update_spec};
+use serde_json::json;
 use tch::{Device, Kind};
-use training_gym_core::ids::WeightVersion;
-use training_gym_core::record::Grade;
-use training_gym_core::sample::{FinishReason, Prompt};
-use training_gym_core::spec::{LossAggregation, LrDecayStyle, OptimizerSpec, UpdateSpec};
-use training_gym_runtime::batch::{PreparedPrompt, Rollout, RolloutBatch, Score, TrainBatch};
+use training_gym_runtime::batch::{Rollout, TrainBatch};
 use training_gym_runtime::model::{LoadOptions, Model, ModelConfig};
 use training_gym_runtime::update::Updater;
 
@@ -68,59 +66,23 @@ fn updater(dtype: Kind, max_tokens_per_gpu: usize) -> Updater {
         "tie_word_embeddings": true, "hidden_act": "silu", "attention_bias": false,
     }))
     .expect("a Qwen3 config");
-    let spec = UpdateSpec {
-        global_batch_size: SAMPLES,
-        max_tokens_per_gpu,
-        eps_clip: 0.2,
-        eps_clip_high: 0.28,
-        eps_clip_c: None,
-        kl_loss: None,
-        entropy_coef: 0.0,
-        loss_aggregation: LossAggregation::TokenMean,
-        logits_chunk_size: 1024,
-        optimizer: OptimizerSpec {
-            lr: 1e-4,
-            min_lr: 0.0,
-            lr_warmup_iters: 0,
-            lr_decay_iters: 0,
-            lr_decay_style: LrDecayStyle::Constant,
-            weight_decay: 0.1,
-            adam_beta1: 0.9,
-            adam_beta2: 0.98,
-            adam_eps: 1e-8,
-            clip_grad: Some(1.0),
-        },
-    };
-    Updater::new(Model::init(config, LoadOptions { device: Device::Cpu, dtype }, 1), spec, 1.0).expect("an updater")
+    Updater::new(
+        Model::init(config, LoadOptions { device: Device::Cpu, dtype }, 1),
+        update_spec(SAMPLES, max_tokens_per_gpu),
+        1.0,
+    )
+    .expect("an updater")
 }
 
 /// Prompts of 20 tokens, responses of 25 to 55.
 fn batch() -> TrainBatch {
-    let prompt = Arc::new(PreparedPrompt {
-        row: 0,
-        prompt: Prompt::Text(String::new()),
-        prompt_ids: (0..20).collect(),
-        label: String::new(),
-        metadata: Map::new(),
-    });
-    let rollouts: Vec<Rollout> = (0..SAMPLES)
-        .map(|index| {
-            let length = 25 + index * 7 % 31;
-            Rollout {
-                index: index as u64,
-                group_index: index as u64 / 4,
-                prompt: prompt.clone(),
-                response_ids: (0..length).map(|token| ((token * 37 + index * 11) % 128) as i64).collect(),
-                rollout_logprobs: vec![-4.8; length],
-                response: String::new(),
-                finish_reason: FinishReason::Stop,
-                weight_version: WeightVersion(0),
-            }
-        })
-        .collect();
-    let advantages = rollouts.iter().map(|r| vec![0.5 - (r.index % 4) as f32 / 3.0; r.response_ids.len()]).collect();
-    let score =
-        || Score { grade: Grade::NotAsked, reward: None, score: None, metadata: Map::new(), teacher_logprobs: None };
-    let scores = rollouts.iter().map(|_| score()).collect();
-    RolloutBatch::new(1, rollouts).scored(scores).with_advantages(advantages)
+    let response = |index: usize, length: usize| (0..length).map(move |token| ((token * 37 + index * 11) % 128) as i64);
+    let sample = |index: usize| {
+        let length = 25 + index * 7 % 31;
+        ((0..20).collect(), response(index, length).collect(), vec![-4.8; length])
+    };
+    let scored = scored_batch((0..SAMPLES).map(sample).collect(), None);
+    let advantage = |r: &Rollout| vec![0.5 - (r.index % 4) as f32 / 3.0; r.response_ids.len()];
+    let advantages = scored.rollouts().iter().map(advantage).collect();
+    scored.with_advantages(advantages)
 }

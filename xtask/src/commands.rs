@@ -54,11 +54,16 @@ fn build_demo() -> Result<PathBuf> {
 /// Makes `examples/assets/tiny` anew.
 pub(crate) fn demo_assets() -> Result<()> {
     setup()?;
-    run(cargo().args(["build", "--package", "training-gym-runtime", "--bin", "gym-runtime"]))?;
-    arithmetic::write_assets(root(), &target().join("debug/gym-runtime"), &target().join("demo-assets"))
+    arithmetic::write_assets(root(), &build_runtime()?, &target().join("demo-assets"))
 }
 
-fn target() -> PathBuf {
+/// The program `gym-runtime`, built.
+pub(crate) fn build_runtime() -> Result<PathBuf> {
+    run(cargo().args(["build", "--quiet", "--package", "training-gym-runtime", "--bin", "gym-runtime"]))?;
+    Ok(target().join("debug/gym-runtime"))
+}
+
+pub(crate) fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
@@ -100,12 +105,6 @@ fn golden() -> Result<()> {
     summary::run(&mut [&mut runtime, &mut sdk])
 }
 
-/// The benchmarks, each comparing two things in one run.
-pub(crate) fn bench() -> Result<()> {
-    setup()?;
-    run(cargo().args(["bench", "--package", "training-gym-runtime"]))
-}
-
 /// Suites against the field's own Python libraries.
 pub(crate) fn heavy() -> Result<()> {
     setup()?;
@@ -116,18 +115,18 @@ pub(crate) fn heavy() -> Result<()> {
         .env("GYM_HEAVY_PYTHON", python()?)])
 }
 
-fn python() -> Result<PathBuf> {
+pub(crate) fn python() -> Result<PathBuf> {
     Ok(cache()?.join("heavy-1/bin/python"))
 }
 
 /// A virtual environment with transformers and openai, made once.
-fn prepare_python() -> Result<()> {
+pub(crate) fn prepare_python() -> Result<()> {
     let folder = cache()?.join("heavy-1");
     let complete = folder.join("COMPLETE");
     if complete.is_file() {
         return Ok(());
     }
-    println!("heavy: making a Python environment with transformers and openai (several GB) in {}", folder.display());
+    eprintln!("making a Python environment with transformers and openai (several GB) in {}", folder.display());
     run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))
         .context("no virtual environment: install Python's venv, for example `apt-get install python3-venv`")?;
     run(Command::new(python()?)
@@ -144,7 +143,8 @@ pub(crate) fn deny() -> Result<()> {
     if !program.is_file() {
         println!("deny: building cargo-deny {CARGO_DENY} (once)");
         run(cargo()
-            .args(["install", "cargo-deny", "--quiet", "--locked", "--version", CARGO_DENY, "--root"])
+            // Unoptimised: it runs for a second and compiles in a third of the time.
+            .args(["install", "cargo-deny", "--debug", "--quiet", "--locked", "--version", CARGO_DENY, "--root"])
             .arg(&folder))?;
     }
     run(Command::new(program).args(["check", "bans", "licenses", "sources"]).current_dir(root()))

@@ -4,10 +4,12 @@
 //! compiler and Python 3 with pip.
 
 mod arithmetic;
+mod bench;
 mod commands;
 mod libtorch;
 mod prerequisites;
 mod shell;
+mod smollm2;
 mod summary;
 mod trees;
 
@@ -21,7 +23,9 @@ cargo xtask COMMAND
   test [golden] [FILTER]  set up, then run the tests; `golden` runs the reference suites alone
   setup                   only the set-up: libtorch, verified and cached outside the repository
   smoke                   the demo's mechanics in a few steps
-  bench                   the benchmarks
+  bench [NAME] [--json]   the benchmarks, or one of head_memory, update_step, engine, peers; `peers`
+                          (transformers beside ours; needs Python packages of several GB) takes
+                          --model DIR, --dtype bf16|fp32, --threads N, --rounds N too
   demo-assets             make the demo's problems, tokenizer and models anew (many minutes)
   heavy                   suites that need Python environments of several GB
   trees                   assert which crates each side links
@@ -39,7 +43,7 @@ fn main() -> ExitCode {
         "test" => commands::test(rest),
         "setup" => commands::setup(),
         "smoke" => commands::smoke(),
-        "bench" => commands::bench(),
+        "bench" => bench::bench(rest),
         "demo-assets" => commands::demo_assets(),
         "heavy" => commands::heavy(),
         "trees" => trees::check(),

@@ -1,0 +1,154 @@
+//! Benchmarks: each compares two things in one run. `peers` puts ours beside transformers.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use crate::commands::{prepare_python, python, setup};
+use crate::shell::{cargo, root, run};
+
+/// What compares two ways of ours.
+const OURS: [&str; 3] = ["head_memory", "update_step", "engine"];
+/// What is measured beside a peer.
+const PEERS: [&str; 3] = ["rollouts", "scoring", "update"];
+
+/// `bench [NAME] [--json] …`.
+pub(crate) fn bench(arguments: &[String]) -> Result<()> {
+    match arguments.split_first() {
+        Some((name, rest)) if name == "peers" => peers(&Options::parse(rest)?),
+        Some((name, rest)) if OURS.contains(&name.as_str()) => {
+            setup()?;
+            run(ours(name).args(rest))
+        }
+        Some((name, _)) => bail!("no benchmark `{name}`: {}, or peers", OURS.join(", ")),
+        None => {
+            setup()?;
+            OURS.iter().try_for_each(|name| run(&mut ours(name)))
+        }
+    }
+}
+
+/// In the profile of the demo and the tests: the build a person has, and one compilation for all.
+fn ours(name: &str) -> Command {
+    let mut command = cargo();
+    command.args(["bench", "--quiet", "--profile", "dev", "--package", "training-gym-runtime", "--bench", name, "--"]);
+    command
+}
+
+struct Options {
+    json: bool,
+    model: Option<PathBuf>,
+    dtype: String,
+    threads: String,
+    rounds: String,
+}
+
+impl Options {
+    fn parse(arguments: &[String]) -> Result<Self> {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let mut options = Self {
+            json: false,
+            model: None,
+            dtype: native_type().to_owned(),
+            threads: cores.to_string(),
+            rounds: "3".to_owned(),
+        };
+        let mut rest = arguments.iter();
+        while let Some(argument) = rest.next() {
+            let mut value = || rest.next().cloned().with_context(|| format!("{argument} needs a value"));
+            match argument.as_str() {
+                "--json" => options.json = true,
+                "--model" => options.model = Some(value()?.into()),
+                "--dtype" => options.dtype = value()?,
+                "--threads" => options.threads = value()?,
+                "--rounds" => options.rounds = value()?,
+                other => bail!("no option `{other}`: --json, --model DIR, --dtype bf16|fp32, --threads N, --rounds N"),
+            }
+        }
+        if !["bf16", "fp32"].contains(&options.dtype.as_str()) {
+            bail!("--dtype {}: bf16 or fp32", options.dtype);
+        }
+        Ok(options)
+    }
+}
+
+/// bf16 where the CPU multiplies it, else fp32: on a CPU without bf16 products both sides are
+/// many times slower in it, and nobody would run them so.
+fn native_type() -> &'static str {
+    let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    if flags.contains("amx_bf16") || flags.contains("avx512_bf16") { "bf16" } else { "fp32" }
+}
+
+/// Ours and transformers in turn, on the same token ids, the same threads, the same type.
+fn peers(options: &Options) -> Result<()> {
+    setup()?;
+    prepare_python()?;
+    let model = match &options.model {
+        Some(folder) => std::path::absolute(folder)?,
+        None => crate::smollm2::folder()?,
+    };
+    let scratch = tempfile::tempdir()?;
+    let workload = scratch.path().join("workload.json");
+    let script = root().join("tests/python/peers.py");
+    run(Command::new(python()?).arg(&script).arg("workload").arg(&model).arg(&workload))?;
+    if !options.json {
+        println!("{} threads, {}, tokens a second", options.threads, options.dtype);
+        println!("{:<10}{:>10}{:>14}{:>8}{:>12}{:>14}", "", "ours", "transformers", "ratio", "ours MiB", "theirs MiB");
+    }
+    for what in PEERS {
+        let mine = measured(ours("peers").args(["--what", what, "--dtype", &options.dtype]).args([
+            "--threads",
+            &options.threads,
+            "--rounds",
+            &options.rounds,
+            "--model",
+            path(&model)?,
+            "--workload",
+            path(&workload)?,
+        ]))?;
+        let theirs = measured(
+            Command::new(python()?)
+                .arg(&script)
+                .args([what, path(&model)?, path(&workload)?, &options.dtype, &options.threads, &options.rounds])
+                .env("OMP_NUM_THREADS", &options.threads),
+        )?;
+        let ratio = mine.rate / theirs.rate;
+        if options.json {
+            let line = json!({
+                "what": what, "unit": "tokens/s", "ours": mine.rate, "theirs": theirs.rate, "ratio": ratio,
+                "ours_peak_mib": mine.peak_mib, "theirs_peak_mib": theirs.peak_mib,
+                "dtype": options.dtype, "threads": options.threads.parse::<usize>()?,
+            });
+            println!("{line}");
+        } else {
+            let (ours, theirs, peaks) = (mine.rate, theirs.rate, [mine.peak_mib, theirs.peak_mib]);
+            println!("{what:<10}{ours:>10.0}{theirs:>14.0}{ratio:>8.2}{:>12.0}{:>14.0}", peaks[0], peaks[1]);
+        }
+    }
+    Ok(())
+}
+
+struct Measured {
+    /// Tokens a second.
+    rate: f64,
+    peak_mib: f64,
+}
+
+/// Runs a measurement; its last line is JSON.
+fn measured(command: &mut Command) -> Result<Measured> {
+    let output = command.stderr(std::process::Stdio::inherit()).output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() {
+        bail!("a measurement failed ({}): {command:?}", output.status);
+    }
+    let line = text.lines().last().unwrap_or_default();
+    let value: Value = serde_json::from_str(line).with_context(|| format!("`{line}` is no measurement"))?;
+    let number = |name: &str| value[name].as_f64().with_context(|| format!("no `{name}` in `{line}`"));
+    Ok(Measured { rate: number("tokens")? / number("seconds")?, peak_mib: number("peak_mib")? })
+}
+
+fn path(path: &Path) -> Result<&str> {
+    path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))
+}
