@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
-use golden_folders::{Prompt, folders, golden, load, name};
+use golden_folders::{folders, golden, load, name};
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -35,6 +35,11 @@ const BFLOAT16: (f64, f64) = (0.15, 0.03);
 struct Golden {
     prompts: Vec<Prompt>,
     checkpoint_tensors: BTreeMap<String, Value>,
+}
+
+#[derive(Deserialize)]
+struct Prompt {
+    input_ids: Vec<i64>,
 }
 
 fn prompts(folder: &Path) -> Vec<Vec<i64>> {

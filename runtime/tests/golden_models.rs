@@ -6,7 +6,7 @@ mod golden_folders;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use golden_folders::{Prompt, folders, golden, load, name};
+use golden_folders::{folders, golden, load, name};
 use safetensors::SafeTensors;
 use serde::Deserialize;
 use tch::{Kind, Tensor};
@@ -35,6 +35,12 @@ fn tolerances(architecture: Architecture) -> Tolerances {
 struct Golden {
     prompts: Vec<Prompt>,
     grad: Gradients,
+}
+
+#[derive(Deserialize)]
+struct Prompt {
+    input_ids: Vec<i64>,
+    greedy: Vec<i64>,
 }
 
 #[derive(Deserialize)]

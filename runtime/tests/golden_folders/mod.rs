@@ -2,18 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use training_gym_runtime::model::{LoadOptions, Model};
-
-/// A prompt of `golden.json`.
-#[derive(Debug, Deserialize)]
-pub(crate) struct Prompt {
-    /// The prompt.
-    pub(crate) input_ids: Vec<i64>,
-    /// Its 24 greedy tokens.
-    pub(crate) greedy: Vec<i64>,
-}
 
 /// The golden folders, or `None` with a printed reason.
 pub(crate) fn folders() -> Option<Vec<PathBuf>> {
