@@ -1,7 +1,10 @@
 //! The stack of layers: packed and differentiable, packed into a cache, one token a sequence.
 
-use tch::{Device, Kind, Tensor};
+use std::collections::HashMap;
 
+use tch::Tensor;
+
+use super::LoadOptions;
 use super::cache::KvCache;
 use super::config::{LayerKind, ModelConfig};
 use super::feed_forward::FeedForward;
@@ -11,7 +14,7 @@ use super::norm::Norm;
 use super::packing::Packing;
 use super::projection::Named;
 use super::rotary::Rotary;
-use super::weights::{Source, Weights};
+use super::weights::{Fill, Weights};
 
 #[derive(Debug)]
 struct Layer {
@@ -60,21 +63,18 @@ pub(super) struct Decoder {
 }
 
 impl Decoder {
-    /// Takes each weight by its checkpoint name from `weight`.
-    pub(super) fn new<E>(config: &ModelConfig, device: Device, dtype: Kind, weight: Source<'_, E>) -> Result<Self, E> {
-        let name = layout::embedding(config);
-        let embedding = (name.clone(), weight(&name)?);
+    /// Makes each weight where it stays, and has `fill` give it its values.
+    pub(super) fn new<E>(config: &ModelConfig, options: LoadOptions, fill: Fill<'_, E>) -> Result<Self, E> {
+        let wanted: HashMap<_, _> = layout::tensors(config).map(|wanted| (wanted.name.clone(), wanted)).collect();
+        let mut weights = Weights::new(config, options, &wanted, fill);
+        let embedding = weights.named(&layout::embedding(config))?;
         let mut layers = Vec::with_capacity(config.num_hidden_layers);
         for (index, &kind) in config.layers.iter().enumerate() {
-            layers.push(Layer::new(kind, Weights::of_layer(config, index, weight))?);
+            layers.push(Layer::new(kind, weights.layer(index))?);
         }
-        let name = layout::final_norm(config);
-        let norm = Norm::new((name.clone(), weight(&name)?), config.rms_norm_eps, config.norm_offset);
-        let head = match config.tie_word_embeddings {
-            true => None,
-            false => Some((layout::HEAD.to_owned(), weight(layout::HEAD)?)),
-        };
-        Ok(Self { embedding, layers, norm, head, rotary: Rotary::new(config, device, dtype) })
+        let norm = Norm::new(weights.named(&layout::final_norm(config))?, config.rms_norm_eps, config.norm_offset);
+        let head = if config.tie_word_embeddings { None } else { Some(weights.named(layout::HEAD)?) };
+        Ok(Self { embedding, layers, norm, head, rotary: Rotary::new(config, options.device, options.dtype) })
     }
 
     /// The same memory, with leaves of its own.

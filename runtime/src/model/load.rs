@@ -10,7 +10,7 @@ use tch::Tensor;
 use super::config::ModelConfig;
 use super::error::Error;
 use super::shard::{Info, PIECE, Shard, UniqueMap, stored_kind};
-use super::{LoadOptions, file, layout};
+use super::{file, layout};
 
 pub(super) const SINGLE: &str = "model.safetensors";
 pub(super) const INDEX: &str = "model.safetensors.index.json";
@@ -141,10 +141,10 @@ impl Checkpoint {
         Ok(Beside { tied_head, carried })
     }
 
-    /// A copy of one tensor on the device and in the type asked for.
-    pub(super) fn tensor(&self, name: &str, options: LoadOptions) -> Result<Tensor, Error> {
+    /// Copies one tensor to where it stays, on its device and in its type.
+    pub(super) fn fill(&self, name: &str, tensor: &Tensor) -> Result<(), Error> {
         let (shard, info) = self.find(name)?;
-        shard.tensor(name, info, options)
+        shard.fill(name, info, tensor)
     }
 
     fn find(&self, name: &str) -> Result<(&Arc<Shard>, &Info), Error> {

@@ -51,7 +51,6 @@ mod shard;
 mod tests;
 mod weights;
 
-use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -64,6 +63,7 @@ pub use error::Error;
 pub(crate) use cache::KvCache;
 use decoder::Decoder;
 pub(crate) use decoder::Placing;
+use layout::Wanted;
 use load::Beside;
 use packing::Packing;
 use save::Stored;
@@ -107,13 +107,8 @@ impl Model {
         let config = ModelConfig::from_folder(folder)?;
         let checkpoint = load::Checkpoint::open(folder)?;
         let beside = Arc::new(checkpoint.check(&config)?);
-        let float32 = layout::tensors(&config).filter(|wanted| wanted.float32).map(|wanted| wanted.name);
-        let float32: HashSet<_> = float32.collect();
-        let mut weight = |name: &str| {
-            let dtype = if float32.contains(name) { Kind::Float } else { options.dtype };
-            checkpoint.tensor(name, LoadOptions { dtype, ..options })
-        };
-        let decoder = Decoder::new(&config, options.device, options.dtype, &mut weight)?;
+        let mut fill = |wanted: &Wanted, tensor: &Tensor| checkpoint.fill(&wanted.name, tensor);
+        let decoder = Decoder::new(&config, options, &mut fill)?;
         if !beside.carried.is_empty() {
             let note = config.note().unwrap_or_default();
             tracing::info!(tensors = beside.carried.len(), "{note}");
@@ -125,14 +120,12 @@ impl Model {
     /// a delta net's rates of forgetting from slow to fast. The same seed gives the same weights
     /// everywhere.
     pub fn init(config: ModelConfig, options: LoadOptions, seed: u64) -> Self {
-        let wanted: HashMap<_, _> = layout::tensors(&config).map(|wanted| (wanted.name.clone(), wanted)).collect();
         let mut normals = initial::Normals::new(seed);
-        let mut fresh = |name: &str| -> Result<Tensor, std::convert::Infallible> {
-            let wanted = wanted.get(name).expect("the decoder asks for what the layout lists");
-            let dtype = if wanted.float32 { Kind::Float } else { options.dtype };
-            Ok(initial::tensor(wanted, config.initializer_range, &mut normals).to_device(options.device).to_kind(dtype))
+        let mut fill = |wanted: &Wanted, tensor: &Tensor| -> Result<(), std::convert::Infallible> {
+            tensor.shallow_clone().copy_(&initial::tensor(wanted, config.initializer_range, &mut normals));
+            Ok(())
         };
-        let Ok(decoder) = Decoder::new(&config, options.device, options.dtype, &mut fresh);
+        let Ok(decoder) = Decoder::new(&config, options, &mut fill);
         Self::assemble(config, options, decoder, Arc::new(Beside { tied_head: false, carried: Vec::new() }))
     }
 

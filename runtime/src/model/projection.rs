@@ -24,16 +24,11 @@ struct Part {
 }
 
 impl Projection {
-    /// Lays weights (`[rows, columns]` each) and biases (`[rows]` each, all or none) together.
-    pub(super) fn new(weights: Vec<Named>, biases: Vec<Named>) -> Self {
-        let (weight, weights) = side_by_side(weights);
-        let (bias, biases) = if biases.is_empty() {
-            (None, weights.iter().map(|_| None).collect())
-        } else {
-            let (bias, biases) = side_by_side(biases);
-            (Some(bias), biases.into_iter().map(Some).collect::<Vec<_>>())
-        };
-        let parts = weights.into_iter().zip(biases).map(|(weight, bias)| Part { weight, bias }).collect();
+    /// Weights (`[rows, columns]` each) and biases (`[rows]` each), with the whole they are rows of.
+    pub(super) fn new((weight, weights): (Tensor, Vec<Named>), biases: Option<(Tensor, Vec<Named>)>) -> Self {
+        let (bias, biases) = biases.unzip();
+        let mut biases = biases.into_iter().flatten();
+        let parts = weights.into_iter().map(|weight| Part { weight, bias: biases.next() }).collect();
         Self { weight, bias, parts }
     }
 
@@ -78,13 +73,4 @@ impl Projection {
             }
         }
     }
-}
-
-fn side_by_side(named: Vec<Named>) -> (Tensor, Vec<Named>) {
-    let (names, tensors): (Vec<_>, Vec<_>) = named.into_iter().unzip();
-    let whole = if tensors.len() == 1 { tensors[0].contiguous() } else { Tensor::cat(&tensors, 0) };
-    let rows: Vec<i64> = tensors.iter().map(|tensor| tensor.size()[0]).collect();
-    let parts = whole.split_with_sizes(&rows, 0).into_iter().map(|part| part.detach());
-    let parts = names.into_iter().zip(parts).collect();
-    (whole, parts)
 }

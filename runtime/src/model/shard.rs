@@ -16,12 +16,13 @@ use serde_json::Value;
 use tch::{Kind, Tensor};
 
 use super::error::Error;
-use super::{LoadOptions, file};
+use super::file;
 
 /// The format's own bound on its header.
 const HEADER_LIMIT: u64 = 100 << 20;
-/// Bytes read at once.
-pub(super) const PIECE: usize = 16 << 20;
+/// Bytes read at once: few enough that the allocator puts each in the hole of the one before,
+/// instead of growing the heap between tensors that stay.
+pub(super) const PIECE: usize = 64 << 10;
 
 /// An opened file and what it holds.
 #[derive(Debug)]
@@ -93,12 +94,10 @@ impl Shard {
         self.file.read_exact_at(into, place).map_err(|source| Error::Read { path: self.path.clone(), source })
     }
 
-    /// A tensor on a device and in a type, converted piece by piece.
-    pub(super) fn tensor(&self, name: &str, info: &Info, options: LoadOptions) -> Result<Tensor, Error> {
+    /// Copies a tensor into a contiguous one of its shape, converted piece by piece.
+    pub(super) fn fill(&self, name: &str, info: &Info, into: &Tensor) -> Result<(), Error> {
         let stored = stored_kind(name, info.dtype)?;
-        let shape: Vec<i64> = info.shape.iter().map(|&size| size as i64).collect();
-        let whole = Tensor::empty(shape.as_slice(), (options.dtype, options.device));
-        let (flat, size) = (whole.view([-1]), stored.elt_size_in_bytes());
+        let (flat, size) = (into.view([-1]), stored.elt_size_in_bytes());
         let mut buffer = vec![0; info.bytes.min(PIECE)];
         for from in (0..info.bytes).step_by(PIECE) {
             let piece = &mut buffer[..PIECE.min(info.bytes - from)];
@@ -107,7 +106,7 @@ impl Shard {
             let values = Tensor::from_data_size(piece, &[count], stored);
             tch::no_grad(|| flat.narrow(0, (from / size) as i64, count).copy_(&values));
         }
-        Ok(whole)
+        Ok(())
     }
 }
 
