@@ -35,6 +35,8 @@ struct Report {
     rows: usize,
     longest_prompt: usize,
     too_long: usize,
+    /// What the model has and is not computed.
+    note: Option<String>,
 }
 
 /// What is known of a model by its `config.json` alone.
@@ -96,6 +98,7 @@ pub fn run(request: &Request) -> Result<()> {
         rows,
         longest_prompt: longest,
         too_long,
+        note: config.note(),
     };
     println!("{}", serde_json::to_string(&report)?);
     Ok(())

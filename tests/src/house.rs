@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::fixture::{Size, write_model};
+use crate::fixture::{Family, Size, write_model};
 use crate::programs::program;
 
 /// Everything one test needs, removed (and its processes stopped) when dropped.
@@ -22,9 +22,18 @@ impl House {
     /// # Errors
     /// When it cannot be written.
     pub fn new(moods: &[&str]) -> Result<Self> {
+        Self::of(moods, Family::default())
+    }
+
+    /// As [`House::new`], with student and teacher of a family.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn of(moods: &[&str], family: Family) -> Result<Self> {
         let folder = tempfile::tempdir()?;
-        write_model(&folder.path().join("student"), 1, Size::default())?;
-        write_model(&folder.path().join("teacher"), 2, Size::default())?;
+        let size = Size { family, ..Size::default() };
+        write_model(&folder.path().join("student"), 1, size)?;
+        write_model(&folder.path().join("teacher"), 2, size)?;
         let rows: String = moods
             .iter()
             .enumerate()
@@ -45,13 +54,18 @@ impl House {
 
     /// The person's program with `home` as its state folder, student and dataset given.
     pub fn person(&self, home: &str) -> Command {
+        self.person_of(home, &self.path("student"))
+    }
+
+    /// As [`House::person`], with another student.
+    pub fn person_of(&self, home: &str, student: &Path) -> Command {
         let mut command = Command::new(program("person"));
         command
             .env("TRAINING_GYM_RUNTIME", program("gym-runtime"))
             .arg("--home")
             .arg(self.path(home))
             .arg("--student")
-            .arg(self.path("student"))
+            .arg(student)
             .arg("--dataset")
             .arg(self.path("rows.jsonl"))
             .stdin(Stdio::null());

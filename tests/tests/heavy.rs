@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use training_gym::prelude::*;
+use training_gym_tests::fixture::Family;
 use training_gym_tests::house::{House, succeed};
 use training_gym_tests::programs::program;
 
@@ -31,8 +32,15 @@ fn gym(house: &House) -> Result<Gym> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn transformers_loads_a_published_checkpoint_and_agrees_on_every_logprob() -> Result<()> {
+    for family in [Family::Qwen3, Family::Qwen3Moe, Family::Qwen3_5] {
+        published(family).await.with_context(|| format!("{family:?}"))?;
+    }
+    Ok(())
+}
+
+async fn published(family: Family) -> Result<()> {
     let python = python()?;
-    let house = House::new(&["fine"; 6])?;
+    let house = House::of(&["fine"; 6], family)?;
     succeed(house.person("home").args(["--steps", "2"]))?;
     let folder = house.run_folder("home")?.join("checkpoints/step-2");
 

@@ -10,7 +10,7 @@ use crate::shell::{cache, cargo, root, run};
 use crate::{arithmetic, libtorch, prerequisites, summary};
 
 /// The golden suites: each reads `TRAINING_GYM_SHARED` and prints how much it checked.
-const GOLDEN_RUNTIME: [&str; 3] = ["golden_models", "golden_slime", "golden_templates"];
+const GOLDEN_RUNTIME: [&str; 4] = ["golden_models", "golden_families", "golden_slime", "golden_templates"];
 const GOLDEN_SDK: &str = "golden_rewards";
 
 /// A pinned cargo-deny, built once into the cache.

@@ -1,22 +1,54 @@
 //! The stack of layers: packed and differentiable, packed into a cache, one token a sequence.
 
-use tch::{Device, Kind, Tensor};
+use std::collections::HashMap;
 
-use super::attention::{Attention, Heads};
+use tch::Tensor;
+
+use super::LoadOptions;
 use super::cache::KvCache;
-use super::config::ModelConfig;
+use super::config::{LayerKind, ModelConfig};
 use super::feed_forward::FeedForward;
 use super::layout;
+use super::mixer::Mixer;
+use super::norm::Norm;
 use super::packing::Packing;
-use super::projection::{Named, Norm, Projection};
+use super::projection::Named;
 use super::rotary::Rotary;
+use super::weights::{Fill, Weights};
 
 #[derive(Debug)]
 struct Layer {
     input_norm: Norm,
-    attention: Attention,
+    mixer: Mixer,
     post_norm: Norm,
     feed_forward: FeedForward,
+}
+
+impl Layer {
+    fn new<E>(kind: LayerKind, mut weights: Weights<'_, E>) -> Result<Self, E> {
+        Ok(Self {
+            input_norm: weights.norm("input_layernorm")?,
+            mixer: Mixer::new(kind.mixer, &mut weights)?,
+            post_norm: weights.norm("post_attention_layernorm")?,
+            feed_forward: FeedForward::new(kind.feed_forward, &mut weights)?,
+        })
+    }
+
+    fn share(&self) -> Self {
+        Self {
+            input_norm: self.input_norm.share(),
+            mixer: self.mixer.share(),
+            post_norm: self.post_norm.share(),
+            feed_forward: self.feed_forward.share(),
+        }
+    }
+
+    fn collect(&self, into: &mut Vec<Named>) {
+        self.input_norm.collect(into);
+        self.mixer.collect(into);
+        self.post_norm.collect(into);
+        self.feed_forward.collect(into);
+    }
 }
 
 /// The weights and how they are applied.
@@ -31,52 +63,26 @@ pub(super) struct Decoder {
 }
 
 impl Decoder {
-    /// Takes each weight by its checkpoint name from `weight`.
-    pub(super) fn new<E>(
-        config: &ModelConfig,
-        device: Device,
-        dtype: Kind,
-        mut weight: impl FnMut(&str) -> Result<Tensor, E>,
-    ) -> Result<Self, E> {
-        let mut named = |name: String| weight(&name).map(|tensor| (name, tensor));
-        let embedding = named(layout::EMBEDDING.to_owned())?;
+    /// Makes each weight where it stays, and has `fill` give it its values.
+    pub(super) fn new<E>(config: &ModelConfig, options: LoadOptions, fill: Fill<'_, E>) -> Result<Self, E> {
+        let wanted: HashMap<_, _> = layout::tensors(config).map(|wanted| (wanted.name.clone(), wanted)).collect();
+        let mut weights = Weights::new(config, options, &wanted, fill);
+        let embedding = weights.named(&layout::embedding(config))?;
         let mut layers = Vec::with_capacity(config.num_hidden_layers);
-        for index in 0..config.num_hidden_layers {
-            let name = |part: &str, kind: &str| layout::layer(index, part, kind);
-            let mut norm = |part: &str| Ok(Norm::new(named(name(part, "weight"))?, config.rms_norm_eps));
-            let (input_norm, post_norm) = (norm("input_layernorm")?, norm("post_attention_layernorm")?);
-            let norms =
-                if config.qk_norm { Some((norm("self_attn.q_norm")?, norm("self_attn.k_norm")?)) } else { None };
-            let mut projection = |parts: &[&str], bias: bool| -> Result<Projection, E> {
-                let weights = parts.iter().map(|part| named(name(part, "weight"))).collect::<Result<_, E>>()?;
-                let biased = if bias { parts } else { &[] };
-                let biases = biased.iter().map(|part| named(name(part, "bias"))).collect::<Result<_, E>>()?;
-                Ok(Projection::new(weights, biases))
-            };
-            let qkv = projection(&["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"], config.qkv_bias)?;
-            let output = projection(&["self_attn.o_proj"], config.output_bias)?;
-            let gate_up = projection(&["mlp.gate_proj", "mlp.up_proj"], config.mlp_bias)?;
-            let down = projection(&["mlp.down_proj"], config.mlp_bias)?;
-            let attention = Attention { qkv, output, norms, heads: Heads::new(config) };
-            layers.push(Layer { input_norm, attention, post_norm, feed_forward: FeedForward { gate_up, down } });
+        for (index, &kind) in config.layers.iter().enumerate() {
+            layers.push(Layer::new(kind, weights.layer(index))?);
         }
-        let norm = Norm::new(named(layout::FINAL_NORM.to_owned())?, config.rms_norm_eps);
-        let head = if config.tie_word_embeddings { None } else { Some(named(layout::HEAD.to_owned())?) };
-        Ok(Self { embedding, layers, norm, head, rotary: Rotary::new(config, device, dtype) })
+        let norm = Norm::new(weights.named(&layout::final_norm(config))?, config.rms_norm_eps, config.norm_offset);
+        let head = if config.tie_word_embeddings { None } else { Some(weights.named(layout::HEAD)?) };
+        Ok(Self { embedding, layers, norm, head, rotary: Rotary::new(config, options.device, options.dtype) })
     }
 
     /// The same memory, with leaves of its own.
     pub(super) fn share(&self) -> Self {
         let own = |named: &Named| (named.0.clone(), named.1.detach());
-        let layer = |layer: &Layer| Layer {
-            input_norm: layer.input_norm.share(),
-            attention: layer.attention.share(),
-            post_norm: layer.post_norm.share(),
-            feed_forward: layer.feed_forward.share(),
-        };
         Self {
             embedding: own(&self.embedding),
-            layers: self.layers.iter().map(layer).collect(),
+            layers: self.layers.iter().map(Layer::share).collect(),
             norm: self.norm.share(),
             head: self.head.as_ref().map(own),
             rotary: self.rotary.share(),
@@ -87,12 +93,7 @@ impl Decoder {
     pub(super) fn parameters(&self) -> Vec<Named> {
         let same = |named: &Named| (named.0.clone(), named.1.shallow_clone());
         let mut all = vec![same(&self.embedding)];
-        for layer in &self.layers {
-            layer.input_norm.collect(&mut all);
-            layer.attention.collect(&mut all);
-            layer.post_norm.collect(&mut all);
-            layer.feed_forward.collect(&mut all);
-        }
+        self.layers.iter().for_each(|layer| layer.collect(&mut all));
         self.norm.collect(&mut all);
         all.extend(self.head.as_ref().map(same));
         all
@@ -115,32 +116,31 @@ impl Decoder {
         let angles = self.rotary.angles(packing.positions(), packing.longest());
         let mut x = self.embed(packing.ids());
         for (index, layer) in self.layers.iter().enumerate() {
-            let mut mixed = layer.attention.mix(&layer.input_norm.forward(&x), &angles, packing);
+            let mut mixed = layer.mixer.mix(&layer.input_norm.forward(&x), &angles, packing);
             if let Some(rows) = rows.filter(|_| index + 1 == self.layers.len()) {
                 (x, mixed) = (x.index_select(0, rows), mixed.index_select(0, rows));
             }
-            x = &x + layer.attention.output.part(0, &mixed);
+            x = &x + layer.mixer.output().part(0, &mixed);
             x = &x + layer.feed_forward.forward(&layer.post_norm.forward(&x));
         }
         self.norm.forward(&x)
     }
 
-    /// For inference: the hidden states of `rows`, with keys and values kept in a cache.
+    /// For inference: the hidden states of `rows`, with what later tokens need kept in a cache.
     ///
     /// # Shapes
     /// `rows [N]` (int64) → `[N, H]`.
     pub(super) fn prefill(&self, packing: &Packing, rows: &Tensor, mut cache: Option<Placing<'_>>) -> Tensor {
         let angles = self.rotary.angles(packing.positions(), packing.longest());
-        let written =
-            cache.as_ref().map(|placing| placing.cache.write_rows(packing.rows(), placing.lengths, placing.slots));
+        let kept = cache.as_ref().map(|placing| placing.cache.kept(packing.rows(), placing.lengths, placing.slots));
         let mut x = self.embed(packing.ids());
         for (index, layer) in self.layers.iter().enumerate() {
-            let place = cache.as_mut().map(|placing| placing.cache.layer(index)).zip(written.as_ref());
-            let mut mixed = layer.attention.prefill(&layer.input_norm.infer(&x), &angles, packing, place);
+            let place = cache.as_mut().map(|placing| placing.cache.layer(index)).zip(kept.as_ref());
+            let mut mixed = layer.mixer.prefill(&layer.input_norm.infer(&x), &angles, packing, place);
             if index + 1 == self.layers.len() {
                 (x, mixed) = (x.index_select(0, rows), mixed.index_select(0, rows));
             }
-            x = layer.attention.output.add_to(&x, &mixed);
+            x = layer.mixer.output().add_to(&x, &mixed);
             x = layer.feed_forward.add_to(&x, &layer.post_norm.infer(&x));
         }
         self.norm.infer(&x)
@@ -151,20 +151,20 @@ impl Decoder {
     /// # Shapes
     /// `ids [B]`, `positions` `B` of them → `[B, H]`.
     pub(super) fn decode(&self, ids: &Tensor, positions: &[i64], cache: &mut KvCache) -> Tensor {
-        let rows = cache.decode_rows(positions);
+        let rows = KvCache::decode_rows(positions);
         let limit = positions.iter().copied().max().unwrap_or(0) as usize + 1;
         let angles = self.rotary.angles(&Tensor::from_slice(positions).to_device(ids.device()), limit);
         let mut x = self.embed(ids);
         for (index, layer) in self.layers.iter().enumerate() {
-            let mixed = layer.attention.decode(&layer.input_norm.infer(&x), &angles, cache.layer(index), &rows);
-            x = layer.attention.output.add_to(&x, &mixed);
+            let mixed = layer.mixer.decode(&layer.input_norm.infer(&x), &angles, cache.layer(index), &rows);
+            x = layer.mixer.output().add_to(&x, &mixed);
             x = layer.feed_forward.add_to(&x, &layer.post_norm.infer(&x));
         }
         self.norm.infer(&x)
     }
 }
 
-/// Where a prefill's keys and values go.
+/// Where a prefill is kept.
 #[derive(Debug)]
 pub(crate) struct Placing<'a> {
     /// The cache, with room for them.

@@ -46,7 +46,7 @@ pub enum Error {
         /// What the model has.
         found: String,
         /// What would work.
-        supported: &'static str,
+        supported: String,
     },
     /// The folder holds no safetensors.
     #[error(
@@ -58,12 +58,12 @@ pub enum Error {
         folder: PathBuf,
     },
     /// A weights file is truncated or not safetensors.
-    #[error("`{}` is not a complete safetensors file; download or copy it again", path.display())]
+    #[error("`{}` is not a complete safetensors file: {problem}; download or copy it again", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What the format's reader found.
-        source: safetensors::SafeTensorError,
+        /// What is wrong with it.
+        problem: String,
     },
     /// The index of a sharded checkpoint cannot be used.
     #[error("`{}`: {problem}", path.display())]
@@ -73,7 +73,7 @@ pub enum Error {
         /// What is wrong.
         problem: String,
     },
-    /// Tensors the architecture needs are not in the checkpoint.
+    /// Tensors the architecture needs are not in the checkpoint (the first thousand).
     #[error("the checkpoint lacks {} tensor(s) that config.json asks for: {}", names.len(), listed(names))]
     Missing {
         /// Their names.

@@ -1,8 +1,27 @@
 //! Fresh weights, the same for a seed on every machine and thread count.
 
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
+use super::layout::{Fresh, Wanted};
 use crate::splitmix::{GAMMA, mixed};
+
+/// The fastest rate a fresh delta net forgets at (as transformers' `A_log`).
+const FASTEST: f64 = 16.0;
+
+/// One fresh tensor, float32 on the CPU.
+pub(super) fn tensor(wanted: &Wanted, deviation: f64, normals: &mut Normals) -> Tensor {
+    let options = (Kind::Float, Device::Cpu);
+    match wanted.fresh {
+        Fresh::Normal => normals.tensor(&wanted.shape, deviation),
+        Fresh::Ones => Tensor::ones(wanted.shape.as_slice(), options),
+        Fresh::Zeros => Tensor::zeros(wanted.shape.as_slice(), options),
+        Fresh::Decay => {
+            let count = wanted.shape[0];
+            let rate = |index: i64| (FASTEST * (index + 1) as f64 / count as f64).ln() as f32;
+            Tensor::from_slice(&(0..count).map(rate).collect::<Vec<_>>())
+        }
+    }
+}
 
 /// A stream of N(0, 1) numbers: SplitMix64 (Steele et al., 2014) and Box–Muller.
 #[derive(Debug)]

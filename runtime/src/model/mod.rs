@@ -6,54 +6,75 @@
 //!
 //! | room | what it does |
 //! |---|---|
+//! | `architecture` | the families, and what their checkpoints are called |
 //! | `config` | `config.json` in both spellings; what is not computed is refused by name |
 //! | `layout` | names and shapes of the tensors |
-//! | `load`, `save` | safetensors, single or sharded |
-//! | `initial` | fresh weights |
-//! | `decoder` | the stack of layers, over `attention`, `feed_forward`, `projection`, `rotary` |
-//! | `packing` | sequences end to end, and attention that keeps them apart |
-//! | `cache` | keys and values of running sequences |
+//! | `file`, `shard`, `load`, `save` | safetensors, single or sharded |
+//! | `weights`, `initial` | weights by name for a decoder; fresh ones |
+//! | `decoder` | the stack of layers: a `mixer` and a `feed_forward` each |
+//! | `mixer` | `attention` (with `rotary`), or `delta_net` (with `delta_rule`) |
+//! | `feed_forward` | a dense one, or `experts` |
+//! | `projection`, `norm` | what all of them are made of |
+//! | `packing`, `chunks` | sequences end to end, and mixers that keep them apart |
+//! | `cache` | what running sequences leave: `key_values`, or `recurrent` states |
 //! | `cpu` | float32 steps between the matrix products, on a CPU |
-//! | `memory` | how the allocator treats large tensors |
 //!
-//! Llama 3, Qwen2 and Qwen3 are one decoder with different data. A family with other layers gets
-//! a second kind of `attention` or `feed_forward` beside these, chosen by its `layer_types`.
+//! A family is data: what `config` reads, a mixer and a feed-forward for each layer, and names. How
+//! to add one is in `docs/models.md`.
 
+mod architecture;
 mod attention;
 mod cache;
+mod chunks;
 mod config;
 mod cpu;
 mod decoder;
+mod delta_net;
+mod delta_rule;
 mod error;
+mod experts;
 mod feed_forward;
+mod file;
 mod initial;
+mod key_values;
 mod layout;
 mod load;
+mod mixer;
+mod norm;
 mod packing;
 mod projection;
+mod recurrent;
 mod rotary;
 mod save;
+mod shard;
 #[cfg(test)]
 mod tests;
+mod weights;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use tch::{Device, Kind, Tensor};
 
-pub use config::{Architecture, ModelConfig, RopeScaling};
+pub use architecture::Architecture;
+pub use config::{DeltaNetConfig, ExpertsConfig, FeedForwardKind, LayerKind, MixerKind, ModelConfig, RopeScaling};
 pub use error::Error;
 
 pub(crate) use cache::KvCache;
 use decoder::Decoder;
 pub(crate) use decoder::Placing;
+use layout::Wanted;
+use load::Beside;
 use packing::Packing;
+use save::Stored;
 
 /// Where and in which type a model computes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoadOptions {
     /// The device of all weights.
     pub device: Device,
-    /// Their type: `Float`, `BFloat16` or `Half`, whatever the file holds.
+    /// Their type: `Float`, `BFloat16` or `Half`, whatever the file holds. A few small ones that
+    /// need it (a delta net's `A_log` and norm) are float32 in any case.
     pub dtype: Kind,
 }
 
@@ -71,8 +92,8 @@ pub struct Model {
     options: LoadOptions,
     decoder: Decoder,
     parameters: Vec<(String, Tensor)>,
-    /// The checkpoint had a copy of the tied output projection.
-    stores_tied_head: bool,
+    /// What the checkpoint has beside them, and is written back.
+    beside: Arc<Beside>,
 }
 
 impl Model {
@@ -85,32 +106,32 @@ impl Model {
     pub fn load(folder: &Path, options: LoadOptions) -> Result<Self, Error> {
         let config = ModelConfig::from_folder(folder)?;
         let checkpoint = load::Checkpoint::open(folder)?;
-        let stores_tied_head = checkpoint.check(&config)?;
-        let decoder = Decoder::new(&config, options.device, options.dtype, |name| checkpoint.tensor(name, options))?;
-        Ok(Self::assemble(config, options, decoder, stores_tied_head))
+        let beside = Arc::new(checkpoint.check(&config)?);
+        let mut fill = |wanted: &Wanted, tensor: &Tensor| checkpoint.fill(&wanted.name, tensor);
+        let decoder = Decoder::new(&config, options, &mut fill)?;
+        if !beside.carried.is_empty() {
+            let note = config.note().unwrap_or_default();
+            tracing::info!(tensors = beside.carried.len(), "{note}");
+        }
+        Ok(Self::assemble(config, options, decoder, beside))
     }
 
-    /// Fresh weights: matrices from N(0, `initializer_range`²), norms 1, biases 0. The same seed
-    /// gives the same weights everywhere.
+    /// Fresh weights: matrices from N(0, `initializer_range`²), norms that scale by 1, biases 0, and
+    /// a delta net's rates of forgetting from slow to fast. The same seed gives the same weights
+    /// everywhere.
     pub fn init(config: ModelConfig, options: LoadOptions, seed: u64) -> Self {
-        let shapes: std::collections::HashMap<_, _> = layout::tensors(&config).into_iter().collect();
         let mut normals = initial::Normals::new(seed);
-        let fresh = |name: &str| -> Result<Tensor, std::convert::Infallible> {
-            let shape = shapes.get(name).expect("the decoder asks for what the layout lists");
-            let tensor = match shape.len() {
-                1 if name.ends_with(".bias") => Tensor::zeros(shape.as_slice(), (Kind::Float, Device::Cpu)),
-                1 => Tensor::ones(shape.as_slice(), (Kind::Float, Device::Cpu)),
-                _ => normals.tensor(shape, config.initializer_range),
-            };
-            Ok(tensor.to_device(options.device).to_kind(options.dtype))
+        let mut fill = |wanted: &Wanted, tensor: &Tensor| -> Result<(), std::convert::Infallible> {
+            tensor.shallow_clone().copy_(&initial::tensor(wanted, config.initializer_range, &mut normals));
+            Ok(())
         };
-        let Ok(decoder) = Decoder::new(&config, options.device, options.dtype, fresh);
-        Self::assemble(config, options, decoder, false)
+        let Ok(decoder) = Decoder::new(&config, options, &mut fill);
+        Self::assemble(config, options, decoder, Arc::new(Beside { tied_head: false, carried: Vec::new() }))
     }
 
-    fn assemble(config: ModelConfig, options: LoadOptions, decoder: Decoder, stores_tied_head: bool) -> Self {
+    fn assemble(config: ModelConfig, options: LoadOptions, decoder: Decoder, beside: Arc<Beside>) -> Self {
         let parameters = decoder.parameters();
-        Self { config, options, decoder, parameters, stores_tied_head }
+        Self { config, options, decoder, parameters, beside }
     }
 
     /// The shape of the model.
@@ -141,7 +162,7 @@ impl Model {
     /// are leaves of their own, without gradients.
     #[must_use]
     pub fn share(&self) -> Self {
-        Self::assemble(self.config.clone(), self.options, self.decoder.share(), self.stores_tied_head)
+        Self::assemble(self.config.clone(), self.options, self.decoder.share(), Arc::clone(&self.beside))
     }
 
     /// Hidden states of packed sequences after the final norm; causal within each sequence,
@@ -184,21 +205,29 @@ impl Model {
         self.decoder.output_weight()
     }
 
+    /// Names of tensors of the checkpoint that belong to the model and are not computed (a vision
+    /// tower, multi-token prediction). They stay in the source's files, which are held open.
+    pub fn carried(&self) -> impl Iterator<Item = &str> {
+        self.beside.carried.iter().map(|carried| carried.name.as_str())
+    }
+
     /// Writes the weights as `model.safetensors`, or as shards of at most 5 GB with an index,
-    /// under the names they were read by, in the model's type. Each file appears whole or not at
-    /// all, the index last.
+    /// under the names they were read by, in the model's type; and, as the source has them, the
+    /// tensors that are not computed. Each file appears whole or not at all, the index last.
     ///
     /// # Errors
-    /// [`Error::Write`].
+    /// [`Error::Write`], and [`Error::Read`] where the source's tensors cannot be read any more.
     pub fn save_weights(&self, folder: &Path) -> Result<(), Error> {
         save::save(&self.stored_tensors(), folder, save::SHARD_BYTES)
     }
 
-    fn stored_tensors(&self) -> Vec<(String, Tensor)> {
-        let mut all: Vec<_> = self.parameters.iter().map(|(name, tensor)| (name.clone(), tensor.detach())).collect();
-        if self.stores_tied_head {
-            all.push((layout::HEAD.to_owned(), self.output_weight().detach()));
+    fn stored_tensors(&self) -> Vec<Stored> {
+        let weight = |(name, tensor): &(String, Tensor)| Stored::Weight(name.clone(), tensor.detach());
+        let mut all: Vec<_> = self.parameters.iter().map(weight).collect();
+        if self.beside.tied_head {
+            all.push(Stored::Weight(layout::HEAD.to_owned(), self.output_weight().detach()));
         }
+        all.extend(self.beside.carried.iter().cloned().map(Stored::Carried));
         all
     }
 

@@ -1,6 +1,7 @@
 //! Sequences end to end in one tensor, and attention that keeps them apart.
 //!
-//! Nothing but attention sees more than one token, so everything else runs on `[U, …]` as it is.
+//! Nothing but mixers see more than one token, so everything else runs on `[U, …]` as it is. (How
+//! a delta net cuts sequences is in `chunks`.)
 //! Attention runs once per group of sequences of (nearly) equal length, contiguous and causal:
 //! that is the kernel that neither builds a mask nor computes the upper triangle. In a group of
 //! nearly equal lengths the shorter ones are filled up at the end; under the causal rule no real
@@ -10,9 +11,12 @@
 //! (the responses to one prompt) the common beginning is computed once, as one row for all. Its
 //! gradient is the sum over the sequences, as it would be if each had a row of its own.
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
 
 use tch::{Device, Tensor};
+
+use super::chunks::Chunks;
 
 /// Sequences up to this much longer than the shortest of their group share its attention call.
 const SLACK_TOKENS: usize = 16;
@@ -33,7 +37,11 @@ pub(super) struct Packing {
     restore: Option<Tensor>,
     /// The row of each of the `T` tokens.
     rows: Vec<i64>,
+    lengths: Vec<usize>,
     shared: bool,
+    device: Device,
+    chunks: OnceCell<Chunks>,
+    earlier: OnceCell<Vec<Tensor>>,
 }
 
 #[derive(Debug)]
@@ -109,7 +117,11 @@ impl Packing {
             groups,
             restore: (!in_order).then(|| Tensor::from_slice(&restore).to_device(device)),
             rows,
+            lengths: lengths.to_vec(),
             shared,
+            device,
+            chunks: OnceCell::new(),
+            earlier: OnceCell::new(),
         }
     }
 
@@ -136,6 +148,55 @@ impl Packing {
     /// Whether some row stands for more than one token.
     pub(super) fn shared(&self) -> bool {
         self.shared
+    }
+
+    /// How a recurrence goes through the sequences.
+    pub(super) fn chunks(&self) -> &Chunks {
+        let unique = self.ids.size()[0] as usize;
+        self.chunks.get_or_init(|| Chunks::new(&self.rows, &self.lengths, unique, self.device))
+    }
+
+    /// For each distance from 1 to `furthest`, one more than the row so far before each row in its
+    /// sequence, `[U]`; 0 where there is none. The same for every layer.
+    pub(super) fn earlier(&self, furthest: usize) -> &[Tensor] {
+        let make = || {
+            let mut before = vec![0_i64; self.ids.size()[0] as usize + 1];
+            for rows in self.sequences() {
+                for pair in rows.windows(2) {
+                    before[pair[1] as usize + 1] = pair[0] + 1;
+                }
+            }
+            let mut found: Vec<i64> = (0..before.len() as i64).collect();
+            let next = |_| {
+                found.iter_mut().for_each(|row| *row = before[*row as usize]);
+                Tensor::from_slice(&found[1..]).to_device(self.device)
+            };
+            (0..furthest).map(next).collect()
+        };
+        let earlier = self.earlier.get_or_init(make);
+        assert_eq!(earlier.len(), furthest, "all layers see equally far");
+        earlier
+    }
+
+    /// One more than the rows of each sequence's last `count` tokens, `[sequences, count]`; 0 where
+    /// there are fewer.
+    pub(super) fn endings(&self, count: usize) -> Tensor {
+        let mut endings = Vec::with_capacity(self.lengths.len() * count);
+        for rows in self.sequences() {
+            endings.extend(std::iter::repeat_n(0, count.saturating_sub(rows.len())));
+            endings.extend(rows[rows.len().saturating_sub(count)..].iter().map(|row| row + 1));
+        }
+        Tensor::from_slice(&endings).view([-1, count as i64]).to_device(self.device)
+    }
+
+    /// The rows of each sequence.
+    fn sequences(&self) -> impl Iterator<Item = &[i64]> {
+        let mut rest = self.rows.as_slice();
+        self.lengths.iter().map(move |&length| {
+            let (rows, others) = rest.split_at(length);
+            rest = others;
+            rows
+        })
     }
 
     /// Causal attention within each sequence.

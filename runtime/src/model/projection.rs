@@ -2,8 +2,6 @@
 
 use tch::Tensor;
 
-use super::cpu;
-
 /// A weight by its name in the checkpoint.
 pub(super) type Named = (String, Tensor);
 
@@ -26,16 +24,11 @@ struct Part {
 }
 
 impl Projection {
-    /// Lays weights (`[rows, columns]` each) and biases (`[rows]` each, all or none) together.
-    pub(super) fn new(weights: Vec<Named>, biases: Vec<Named>) -> Self {
-        let (weight, weights) = side_by_side(weights);
-        let (bias, biases) = if biases.is_empty() {
-            (None, weights.iter().map(|_| None).collect())
-        } else {
-            let (bias, biases) = side_by_side(biases);
-            (Some(bias), biases.into_iter().map(Some).collect::<Vec<_>>())
-        };
-        let parts = weights.into_iter().zip(biases).map(|(weight, bias)| Part { weight, bias }).collect();
+    /// Weights (`[rows, columns]` each) and biases (`[rows]` each), with the whole they are rows of.
+    pub(super) fn new((weight, weights): (Tensor, Vec<Named>), biases: Option<(Tensor, Vec<Named>)>) -> Self {
+        let (bias, biases) = biases.unzip();
+        let mut biases = biases.into_iter().flatten();
+        let parts = weights.into_iter().map(|weight| Part { weight, bias: biases.next() }).collect();
         Self { weight, bias, parts }
     }
 
@@ -79,53 +72,5 @@ impl Projection {
                 into.push((name.clone(), tensor.shallow_clone()));
             }
         }
-    }
-}
-
-fn side_by_side(named: Vec<Named>) -> (Tensor, Vec<Named>) {
-    let (names, tensors): (Vec<_>, Vec<_>) = named.into_iter().unzip();
-    let whole = if tensors.len() == 1 { tensors[0].contiguous() } else { Tensor::cat(&tensors, 0) };
-    let rows: Vec<i64> = tensors.iter().map(|tensor| tensor.size()[0]).collect();
-    let parts = whole.split_with_sizes(&rows, 0).into_iter().map(|part| part.detach());
-    let parts = names.into_iter().zip(parts).collect();
-    (whole, parts)
-}
-
-/// A root-mean-square norm's scale (Zhang and Sennrich, 2019).
-#[derive(Debug)]
-pub(super) struct Norm {
-    weight: Named,
-    eps: f64,
-}
-
-impl Norm {
-    pub(super) fn new(weight: Named, eps: f64) -> Self {
-        Self { weight, eps }
-    }
-
-    pub(super) fn share(&self) -> Self {
-        Self { weight: (self.weight.0.clone(), self.weight.1.detach()), eps: self.eps }
-    }
-
-    /// Over the last dimension.
-    pub(super) fn forward(&self, x: &Tensor) -> Tensor {
-        x.rms_norm(self.weight.1.size(), Some(&self.weight.1), self.eps)
-    }
-
-    /// As [`Norm::forward`], for inference. # Shapes: `[n, H]` → `[n, H]`.
-    pub(super) fn infer(&self, x: &Tensor) -> Tensor {
-        if cpu::applies(x.kind(), x.device(), self.weight.1.numel()) {
-            return cpu::rms_norm(x, &self.weight.1, self.eps);
-        }
-        self.forward(x)
-    }
-
-    /// Scale and ε, for the CPU's kernels.
-    pub(super) fn numbers(&self) -> (&[f32], f32) {
-        (cpu::numbers(&self.weight.1), self.eps as f32)
-    }
-
-    pub(super) fn collect(&self, into: &mut Vec<Named>) {
-        into.push((self.weight.0.clone(), self.weight.1.shallow_clone()));
     }
 }

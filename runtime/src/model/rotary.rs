@@ -8,27 +8,44 @@ use tch::{Device, Kind, Tensor};
 
 use super::config::{ModelConfig, RopeScaling};
 
-/// cos and sin of some positions, ready to be applied: each `[n, 1, D]`.
+/// cos and sin of some positions, ready to be applied: each `[n, 1, R]`, for the first `R` of a
+/// head's `D` dimensions.
 #[derive(Debug)]
 pub(super) struct Angles {
     rows: Tensor,
     cos: Tensor,
-    /// The first half is negated: `rotate_half(x)·sin = roll(x, D/2)·signed_sin`.
+    /// The first half is negated: `rotate_half(x)·sin = roll(x, R/2)·signed_sin`.
     signed_sin: Tensor,
 }
 
 impl Angles {
     /// Rotates heads. # Shapes: `x [n, A, D]` → `[n, A, D]`.
     pub(super) fn rotate(&self, x: &Tensor) -> Tensor {
+        let (rotated, dimension) = (self.cos.size()[2], x.size()[2]);
+        if rotated == dimension {
+            return self.turn(x);
+        }
+        let kept = x.narrow(2, rotated, dimension - rotated);
+        Tensor::cat(&[self.turn(&x.narrow(2, 0, rotated)), kept], 2)
+    }
+
+    fn turn(&self, x: &Tensor) -> Tensor {
         (x * &self.cos).addcmul(&x.roll([self.half()], [-1]), &self.signed_sin)
     }
 
     /// As [`Angles::rotate`], written to `out`, which may be `x` itself.
     pub(super) fn rotate_to(&self, x: &Tensor, out: &Tensor) {
-        let _ = (x * &self.cos).addcmul_out(out, &x.roll([self.half()], [-1]), &self.signed_sin);
+        let (rotated, dimension) = (self.cos.size()[2], x.size()[2]);
+        let first = x.narrow(2, 0, rotated);
+        let turned = out.narrow(2, 0, rotated);
+        let _ = (&first * &self.cos).addcmul_out(&turned, &first.roll([self.half()], [-1]), &self.signed_sin);
+        if rotated < dimension && x.data_ptr() != out.data_ptr() {
+            let kept = |heads: &Tensor| heads.narrow(2, rotated, dimension - rotated);
+            kept(out).copy_(&kept(x));
+        }
     }
 
-    /// `[n, 2, 1, D]`: cos, then sin with its first half negated.
+    /// `[n, 2, 1, R]`: cos, then sin with its first half negated.
     pub(super) fn rows(&self) -> &Tensor {
         &self.rows
     }
@@ -42,13 +59,13 @@ impl Angles {
 #[derive(Debug)]
 pub(super) struct Rotary {
     inverse_frequencies: Vec<f32>,
-    /// `[positions, 2, 1, D]`: cos, signed sin.
+    /// `[positions, 2, 1, R]`: cos, signed sin.
     table: RefCell<Tensor>,
 }
 
 impl Rotary {
     pub(super) fn new(config: &ModelConfig, device: Device, dtype: Kind) -> Self {
-        let dimension = config.head_dim;
+        let dimension = config.rotary_dim;
         let inverse_frequencies = (0..dimension / 2)
             .map(|i| scaled(config.rope_theta.powf(-2.0 * i as f64 / dimension as f64), &config.rope_scaling) as f32)
             .collect();

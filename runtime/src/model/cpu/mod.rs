@@ -104,10 +104,12 @@ pub(super) struct Tokens<'a> {
     pub(super) all: usize,
     /// Queries, then keys: how many heads, and their norm.
     pub(super) groups: [(usize, HeadNorm<'a>); 2],
-    /// `[n, 2, D]`: cos, signed sin.
+    /// `[n, 2, R]`: cos, signed sin.
     pub(super) angles: &'a [f32],
-    /// `D`, a multiple of sixteen.
+    /// `D`, a multiple of eight.
     pub(super) dimension: usize,
+    /// `R`, a multiple of sixteen: the dimensions that are rotated.
+    pub(super) rotated: usize,
 }
 
 /// Normalises and rotates the first heads of each token (queries, then keys).
@@ -119,7 +121,7 @@ pub(super) fn norm_rotate(mut tokens: Tokens<'_>) {
 fn each_head<V: vector::Vector>(tokens: &mut Tokens<'_>) {
     let dimension = tokens.dimension;
     let of_tokens = tokens.heads.chunks_exact_mut(tokens.all * dimension);
-    for (heads, angles) in of_tokens.zip(tokens.angles.chunks_exact(2 * dimension)) {
+    for (heads, angles) in of_tokens.zip(tokens.angles.chunks_exact(2 * tokens.rotated)) {
         let mut heads = heads.chunks_exact_mut(dimension);
         for (count, norm) in tokens.groups {
             for head in heads.by_ref().take(count) {

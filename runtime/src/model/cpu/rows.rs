@@ -24,13 +24,19 @@ fn inverse_rms<V: Vector>(x: &[f32], eps: f32) -> f32 {
     1.0 / (squares.sum() / x.len() as f32 + eps).sqrt()
 }
 
-/// One head in place: `x / rms(x) · weight` where there is a norm, then rotated. `angles` holds
-/// cos, then sin with its first half negated, each as long as `x`.
+/// One head in place: `x / rms(x) · weight` where there is a norm, then its first dimensions
+/// rotated. `angles` holds cos, then sin with its first half negated, each as long as what is
+/// rotated.
 #[inline(always)]
 pub(super) fn norm_rotate<V: Vector>(x: &mut [f32], norm: Option<(&[f32], f32)>, angles: &[f32]) {
-    let (cos, signed_sin) = angles.split_at(x.len());
-    let half = x.len() / 2;
+    let (cos, signed_sin) = angles.split_at(angles.len() / 2);
+    let half = cos.len() / 2;
     let scale = V::splat(norm.map_or(1.0, |(_, eps)| inverse_rms::<V>(x, eps)));
+    if let Some((weight, _)) = norm {
+        for at in (cos.len()..x.len()).step_by(LANES) {
+            V::load(eight(x, at)).mul(scale).mul(V::load(eight(weight, at))).store(eight_mut(x, at));
+        }
+    }
     for at in (0..half).step_by(LANES) {
         let mut parts = [V::load(eight(x, at)), V::load(eight(x, at + half))];
         if let Some((weight, _)) = norm {

@@ -1,4 +1,9 @@
-//! Loading, saving, packing and sharing.
+//! Loading, saving and sharing; further kinds of tests in rooms of their own.
+
+mod carried;
+mod delta_rule;
+mod malformed;
+mod packing;
 
 use std::path::Path;
 
@@ -7,7 +12,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::*;
 
-type Change<'a> = &'a dyn Fn(&mut Vec<(String, Tensor)>);
+type Change<'a> = &'a dyn Fn(&mut Vec<Stored>);
 
 fn config_json(tied: bool) -> Value {
     json!({
@@ -15,6 +20,57 @@ fn config_json(tied: bool) -> Value {
         "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6,
         "max_position_embeddings": 128, "tie_word_embeddings": tied, "initializer_range": 0.2,
     })
+}
+
+/// With experts in one of three layers.
+fn moe_json() -> Value {
+    let mut config = config_json(false);
+    for (key, value) in [
+        ("architectures", json!(["Qwen3MoeForCausalLM"])),
+        ("num_hidden_layers", json!(3)),
+        ("mlp_only_layers", json!([0, 2])),
+        ("num_experts", json!(6)),
+        ("num_experts_per_tok", json!(2)),
+        ("moe_intermediate_size", json!(8)),
+        ("norm_topk_prob", json!(true)),
+    ] {
+        config[key] = value;
+    }
+    config
+}
+
+/// As published: two delta nets, then an attention; text settings nested.
+fn hybrid_json() -> Value {
+    let mut text = config_json(true);
+    for (key, value) in [
+        ("architectures", Value::Null),
+        // Norms over small states make more of rounding than attention does.
+        ("initializer_range", json!(0.1)),
+        ("model_type", json!("qwen3_5_text")),
+        ("num_hidden_layers", json!(3)),
+        ("full_attention_interval", json!(3)),
+        ("head_dim", json!(16)),
+        ("linear_num_key_heads", json!(2)),
+        ("linear_num_value_heads", json!(4)),
+        ("linear_key_head_dim", json!(6)),
+        ("linear_value_head_dim", json!(4)),
+        ("linear_conv_kernel_dim", json!(4)),
+    ] {
+        text[key] = value;
+    }
+    json!({
+        "architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5", "dtype": "float32",
+        "text_config": text, "tie_word_embeddings": true,
+    })
+}
+
+fn fresh_of(config: &Value) -> Model {
+    Model::init(ModelConfig::from_json(config).unwrap(), LoadOptions::default(), 3)
+}
+
+/// A model of each kind of layer.
+fn families() -> Vec<Model> {
+    [config_json(true), moe_json(), hybrid_json()].iter().map(fresh_of).collect()
 }
 
 fn fresh(tied: bool, seed: u64) -> Model {
@@ -32,13 +88,21 @@ fn load(folder: &Path) -> Result<Model, Error> {
     Model::load(folder, LoadOptions::default())
 }
 
+fn weight(name: &str, tensor: Tensor) -> Stored {
+    Stored::Weight(name.to_owned(), tensor)
+}
+
+fn ones(count: i64) -> Tensor {
+    Tensor::ones([count], (Kind::Float, Device::Cpu))
+}
+
 fn same(one: &Model, other: &Model) -> bool {
     let pairs = one.parameters().iter().zip(other.parameters());
     one.parameters().len() == other.parameters().len() && pairs.into_iter().all(|(a, b)| a.0 == b.0 && a.1 == b.1)
 }
 
 /// Rewrites `model.safetensors` after `change` saw its tensors.
-fn rewrite(model: &Model, folder: &Path, change: impl FnOnce(&mut Vec<(String, Tensor)>)) {
+fn rewrite(model: &Model, folder: &Path, change: impl FnOnce(&mut Vec<Stored>)) {
     let mut tensors = model.stored_tensors();
     change(&mut tensors);
     save::save(&tensors, folder, usize::MAX).unwrap();
@@ -98,22 +162,17 @@ fn wrong_tensors_are_named() {
         rewrite(&model, folder.path(), change);
         load(folder.path()).unwrap_err()
     };
-    let error = refused(&|tensors| tensors.retain(|(name, _)| !name.contains("layers.1.mlp.up")));
+    let error = refused(&|tensors| tensors.retain(|stored| !stored.name().contains("layers.1.mlp.up")));
     assert!(matches!(&error, Error::Missing { names } if names == &["model.layers.1.mlp.up_proj.weight"]), "{error}");
-    let error = refused(&|tensors| {
-        tensors.push(("model.layers.2.extra".to_owned(), Tensor::ones([2], (Kind::Float, Device::Cpu))))
-    });
+    let error = refused(&|tensors| tensors.push(weight("model.layers.2.extra", ones(2))));
     assert!(matches!(&error, Error::Surplus { names } if names == &["model.layers.2.extra"]), "{error}");
-    let error = refused(&|tensors| tensors[1].1 = Tensor::ones([7], (Kind::Float, Device::Cpu)));
+    let error = refused(&|tensors| tensors[1] = weight("model.layers.0.input_layernorm.weight", ones(7)));
     assert!(
         error.to_string().contains("`model.layers.0.input_layernorm.weight` has shape [7], config.json asks for [16]"),
         "{error}"
     );
     rewrite(&model, folder.path(), |tensors| {
-        tensors.push((
-            "model.layers.0.self_attn.rotary_emb.inv_freq".to_owned(),
-            Tensor::ones([2], (Kind::Float, Device::Cpu)),
-        ));
+        tensors.push(weight("model.layers.0.self_attn.rotary_emb.inv_freq", ones(2)));
     });
     assert!(load(folder.path()).is_ok());
 }
@@ -122,31 +181,13 @@ fn wrong_tensors_are_named() {
 fn a_stored_copy_of_a_tied_head_is_kept_and_another_head_refused() {
     let model = fresh(true, 3);
     let folder = folder_of(&model, true);
-    rewrite(&model, folder.path(), |tensors| tensors.push((layout::HEAD.to_owned(), model.output_weight().detach())));
+    rewrite(&model, folder.path(), |tensors| tensors.push(weight(layout::HEAD, model.output_weight().detach())));
     let loaded = load(folder.path()).unwrap();
     let again = folder_of(&loaded, true);
     let sizes = [&folder, &again].map(|folder| std::fs::metadata(folder.path().join(load::SINGLE)).unwrap().len());
     assert_eq!(sizes[0], sizes[1]);
-    rewrite(&model, folder.path(), |tensors| tensors.push((layout::HEAD.to_owned(), model.output_weight() + 1.0)));
+    rewrite(&model, folder.path(), |tensors| tensors.push(weight(layout::HEAD, model.output_weight() + 1.0)));
     assert!(matches!(load(folder.path()), Err(Error::TiedHeadDiffers { .. })));
-}
-
-#[test]
-fn damaged_files_are_errors() {
-    let model = fresh(true, 3);
-    let folder = folder_of(&model, true);
-    let path = folder.path().join(load::SINGLE);
-    let bytes = std::fs::read(&path).unwrap();
-    for kept in [0, 7, 20, 300, bytes.len() / 2, bytes.len() - 1] {
-        std::fs::write(&path, &bytes[..kept]).unwrap();
-        let error = load(folder.path()).unwrap_err();
-        assert!(matches!(error, Error::Damaged { .. }), "{kept} bytes: {error}");
-    }
-    std::fs::write(&path, [0xff; 64]).unwrap();
-    assert!(matches!(load(folder.path()), Err(Error::Damaged { .. })));
-    std::fs::remove_file(&path).unwrap();
-    assert!(matches!(load(folder.path()), Err(Error::NoWeights { .. })));
-    assert!(matches!(load(&folder.path().join("none")), Err(Error::Read { .. })));
 }
 
 #[test]
@@ -180,75 +221,6 @@ fn types_are_converted_on_the_way() {
     let bytes = |folder: &tempfile::TempDir| std::fs::metadata(folder.path().join(load::SINGLE)).unwrap().len();
     assert!(bytes(&again) < bytes(&folder) * 6 / 10);
     assert!(same(&half, &Model::load(again.path(), half.options()).unwrap()));
-}
-
-#[test]
-fn packed_sequences_do_not_see_each_other() {
-    let model = fresh(true, 3);
-    let _guard = tch::no_grad_guard();
-    for lengths in [vec![5], vec![4, 4, 4], vec![1, 60, 2, 17, 60, 18], vec![3, 30, 3, 3], vec![100, 2, 100]] {
-        let tokens: usize = lengths.iter().sum();
-        let ids: Vec<i64> = (0..tokens as i64).map(|i| (i * i + 3 * i) % 40).collect();
-        let packed = model.hidden(&Tensor::from_slice(&ids), &lengths);
-        assert_eq!(packed.size(), [tokens as i64, 16]);
-        let rows: Vec<i64> = (0..tokens as i64).rev().step_by(3).collect();
-        let fused = model.prefill(&ids, &lengths, &rows, None);
-        let difference = (packed.index_select(0, &Tensor::from_slice(&rows)) - fused).abs().max().double_value(&[]);
-        assert!(difference < 1e-5, "inference road of {lengths:?}: {difference:e}");
-        let some = model.hidden_rows(&Tensor::from_slice(&ids), &lengths, &Tensor::from_slice(&rows));
-        let difference = (packed.index_select(0, &Tensor::from_slice(&rows)) - some).abs().max().double_value(&[]);
-        assert!(difference < 1e-5, "some rows of {lengths:?}: {difference:e}");
-        let mut start = 0;
-        for &length in &lengths {
-            let alone = model.hidden(&Tensor::from_slice(&ids[start..start + length]), &[length]);
-            let difference = (packed.narrow(0, start as i64, length as i64) - alone).abs().max().double_value(&[]);
-            assert!(difference < 1e-5, "{lengths:?} from {start}: {difference:e}");
-            start += length;
-        }
-    }
-}
-
-#[test]
-fn packed_gradients_are_the_sum_of_single_ones() {
-    let apart: Vec<Vec<i64>> =
-        [7, 25, 9, 1, 40].map(|length| (0..length).map(|i| (i * i + length) % 40).collect()).into();
-    // Responses to two prompts, one of them a beginning of another.
-    let begin = |prompt: i64, rest: &[i64]| (0..20).map(|i| (i * prompt) % 40).chain(rest.iter().copied()).collect();
-    let alike = vec![begin(3, &[1, 2]), begin(3, &[1, 3, 4]), begin(7, &[9]), begin(3, &[]), begin(7, &[9, 9, 9])];
-    let loss = |model: &Model, ids: &[i64], lengths: &[usize]| {
-        model.logits(&model.hidden(&Tensor::from_slice(ids), lengths)).square().sum(Kind::Float)
-    };
-    for sequences in [apart, alike] {
-        let (packed, single) = (fresh(false, 3), fresh(false, 3));
-        packed.set_requires_grad(true);
-        single.set_requires_grad(true);
-        let lengths: Vec<usize> = sequences.iter().map(Vec::len).collect();
-        loss(&packed, &sequences.concat(), &lengths).backward();
-        for ids in &sequences {
-            loss(&single, ids, &[ids.len()]).backward();
-        }
-        for ((name, one), (_, other)) in packed.parameters().iter().zip(single.parameters()) {
-            let scale = other.grad().abs().max().double_value(&[]);
-            let difference = (one.grad() - other.grad()).abs().max().double_value(&[]);
-            assert!(
-                scale > 0.0 && difference < 1e-5 * scale.max(1.0),
-                "`{name}` differs by {difference:e} of {scale:e}"
-            );
-        }
-    }
-}
-
-#[test]
-fn common_beginnings_are_one_row() {
-    let ids = [1, 2, 3, 4, 1, 2, 3, 5, 6, 1, 2, 9, 3, 4];
-    let packing = Packing::new(&ids, &[4, 5, 2, 3], Device::Cpu);
-    assert_eq!(packing.rows(), [0, 1, 2, 3, 0, 1, 2, 4, 5, 0, 1, 6, 7, 8]);
-    assert_eq!(Vec::<i64>::try_from(packing.ids()).unwrap(), [1, 2, 3, 4, 5, 6, 9, 3, 4]);
-    assert_eq!(Vec::<i64>::try_from(packing.positions()).unwrap(), [0, 1, 2, 3, 3, 4, 0, 1, 2]);
-    assert!(packing.shared());
-    // One token in common is not worth the gathering.
-    let ids: Vec<i64> = (0..30).map(|i| if i % 10 == 0 { 0 } else { i }).collect();
-    assert!(!Packing::new(&ids, &[10, 10, 10], Device::Cpu).shared());
 }
 
 #[test]
