@@ -181,6 +181,7 @@ mod tests {
             kind: Kind::Checkpoint,
             run_id: run_id.clone(),
             step: 1,
+            attempt: 1,
             model: "m".to_owned(),
             weight_version: training_gym_core::ids::WeightVersion(1),
         };
