@@ -192,7 +192,7 @@ fn from_folder(path: &Path, options: &ConvertOptions, to: &Path) -> Result<(Stri
 
 fn from_actor(layout: &actor::Layout, options: &ConvertOptions, to: &Path) -> Result<(String, Written), Error> {
     let config = layout.companions.join("config.json");
-    let text = std::fs::read(&config).map_err(reading(&config))?;
+    let text = model::read_text(&config)?;
     let config: Value = serde_json::from_slice(&text)
         .map_err(|error| Problem::Damaged(format!("it is not JSON: {error}")).of(&config))?;
     let mapped = actor::Mapped::open(layout)?;

@@ -190,14 +190,17 @@ fn gguf_file(path: &Path, report: &mut Report) -> Result<()> {
 /// Looks at everything beside the weights: the config as it is, and as this runtime computes it.
 fn companions(folder: &Path, report: &mut Report) -> (Value, Option<ModelConfig>) {
     let path = folder.join("config.json");
-    let config = std::fs::read(&path).map_err(anyhow::Error::from);
-    let (config, model) = match config.and_then(|text| Ok(serde_json::from_slice::<Value>(&text)?)) {
+    let read = || {
+        let source = |source| model::Error::Json { path: path.clone(), source };
+        serde_json::from_slice::<Value>(&model::read_text(&path)?).map_err(source)
+    };
+    let (config, model) = match read() {
         Ok(config) => {
             let model = shape(&config, report);
             (config, model)
         }
         Err(error) => {
-            report.problems.push(format!("config.json cannot be read: {error}"));
+            report.problem(&error);
             (Value::Null, None)
         }
     };

@@ -71,6 +71,7 @@ pub(crate) use cache::KvCache;
 pub(crate) use companions::{copy_companions, set_dtype};
 use decoder::Decoder;
 pub(crate) use decoder::Placing;
+pub(crate) use file::read_text;
 pub(crate) use fit::fit;
 pub(crate) use footprint::Footprint;
 use layout::Wanted;

@@ -158,6 +158,19 @@ fn a_nested_actor_leaves_its_tied_head_out() {
 }
 
 #[test]
+fn a_pipe_in_place_of_an_actors_config_does_not_hang() {
+    let place = tempfile::tempdir().unwrap();
+    let (source, out) = (place.path().join("step"), place.path().join("out"));
+    let companions = source.join("actor/huggingface");
+    fs::create_dir_all(&companions).unwrap();
+    let entry = Entry { name: "a", shape: vec![1], values: vec![1.0], of: None };
+    fs::write(source.join("actor/model_world_size_1_rank_0.pt"), pickle::shard(&[entry])).unwrap();
+    let pipe = std::process::Command::new("mkfifo").arg(companions.join("config.json")).status().unwrap();
+    assert!(pipe.success());
+    refused(&options(&source, &out), "it is not a file");
+}
+
+#[test]
 fn several_pickles_are_refused() {
     let place = tempfile::tempdir().unwrap();
     let (source, out) = (place.path().join("step"), place.path().join("out"));
