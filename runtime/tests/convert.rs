@@ -8,6 +8,8 @@ mod gguf;
 mod gguf_files;
 #[path = "../src/convert/pickle/sample.rs"]
 mod pickle;
+#[path = "convert/soundness.rs"]
+mod soundness;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -149,14 +151,18 @@ fn damaged_folders_are_refused() {
     folder(&source);
     let sound = fs::read(&weights).unwrap();
     let header = |text: &str| [&(text.len() as u64).to_le_bytes()[..], text.as_bytes(), &[0; 16]].concat();
+    let entry = r#""a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}"#;
     for (bytes, word) in [
-        (sound[..sound.len() - 1].to_vec(), "asks for"),
+        (sound[..sound.len() - 1].to_vec(), "ends at byte"),
         (sound[..20].to_vec(), "header"),
         (vec![0xff; 64], "header"),
         (header("[]"), "header"),
-        (header(r#"{"a":{"dtype":"F32","shape":[4],"data_offsets":[0,18446744073709551615]}}"#), "asks for"),
-        (header(r#"{"a":{"dtype":"F32","shape":[5],"data_offsets":[0,16]}}"#), "safetensors"),
-        (header(r#"{"a":{"dtype":"F32","shape":[4],"data_offsets":[4,16]}}"#), "safetensors"),
+        (header(r#"{"a":{"dtype":"F32","shape":[4],"data_offsets":[0,18446744073709551615]}}"#), "do not fit"),
+        (header(r#"{"a":{"dtype":"F32","shape":[5],"data_offsets":[0,16]}}"#), "do not fit"),
+        (header(r#"{"a":{"dtype":"F32","shape":[4],"data_offsets":[4,16]}}"#), "do not fit"),
+        (header(&format!("{{{entry},{entry}}}")), "`a` is named twice"),
+        (0_u64.to_le_bytes().to_vec(), "header"),
+        ([&2_u64.to_le_bytes()[..], b"{}"].concat(), "no tensor"),
     ] {
         fs::write(&weights, bytes).unwrap();
         refused(&options(&source, &out), word);
@@ -166,12 +172,21 @@ fn damaged_folders_are_refused() {
     fs::remove_file(&weights).unwrap();
     refused(&options(&source, &out), "neither");
     fs::write(source.join("part.safetensors"), &sound).unwrap();
+    fs::write(source.join("other.safetensors"), &sound).unwrap();
+    let all = |file: &str| json!({"a": file, "b": file, "c": file, "steps": file});
+    let mut surplus = all("part.safetensors");
+    surplus["z"] = json!("part.safetensors");
+    let mut twice = all("part.safetensors");
+    twice["a"] = json!("other.safetensors");
     for (index, word) in [
-        (json!({"weight_map": {"a": "../m/part.safetensors"}}), "no file of the folder"),
+        (json!({"weight_map": {"a": "../m/part.safetensors"}}), "must be a file of the same folder"),
         (json!({"weight_map": {"a": "absent.safetensors"}}), "cannot read"),
-        (json!({"weight_map": {"z": "part.safetensors"}}), "`z` is not in"),
-        (json!({"weight_map": {"a": 1}}), "must map"),
-        (json!({}), "must map"),
+        (json!({"weight_map": {"a": "part.safetensors"}}), "is not listed"),
+        (json!({"weight_map": surplus}), "`z` is not in"),
+        (json!({"weight_map": twice}), "not only in"),
+        (json!({"weight_map": {"a": 1}}), "invalid type"),
+        (json!({"weight_map": {}}), "no tensor"),
+        (json!({}), "weight_map"),
     ] {
         fs::write(source.join("model.safetensors.index.json"), index.to_string()).unwrap();
         refused(&options(&source, &out), word);

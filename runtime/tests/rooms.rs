@@ -28,7 +28,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("publish", &["model"]),
     ("serve", &["rollout", "text", "model", "settings", "splitmix"]),
     ("check", &["text", "model"]),
-    ("convert", &["publish", "settings"]),
+    ("convert", &["model", "settings"]),
     ("inspect", &["convert", "model", "settings", "text"]),
     ("pretrain", &["text", "model", "update", "settings"]),
     ("pipeline", &["advantage", "batch", "data", "model", "publish", "rollout", "score", "settings", "text", "update"]),

@@ -13,6 +13,7 @@ use std::rc::Rc;
 
 use memmap2::Mmap;
 use safetensors::Dtype;
+use serde_json::Value;
 
 use super::bytes::map;
 use super::error::{Error, Problem, damaged, reading, unsupported};
@@ -20,12 +21,16 @@ use super::number;
 use super::pickle::archive::Archive;
 use super::pickle::machine;
 use super::pickle::tensor::{self, Part, Placement};
-use super::plan::{self, Planned, Sink};
+use super::plan::{self, Failure, Planned, Sink};
+use crate::model::Architecture;
 use crate::settings::Number;
 
 const MOST_RANKS: usize = 1 << 12;
 /// Below the folder of the shards.
 const COMPANIONS: &str = "huggingface";
+const HEAD: &str = "lm_head.weight";
+/// The embedding of families that are not computed here.
+const EMBEDDING: &str = "model.embed_tokens.weight";
 
 /// The files of a checkpoint.
 #[derive(Debug)]
@@ -136,11 +141,8 @@ impl Mapped {
 
 fn read(bytes: &[u8]) -> Result<Vec<(&str, Part<'_>)>, Problem> {
     let archive = Archive::read(bytes)?;
-    let Some(pickle) = archive.names().find(|name| *name == "data.pkl" || name.ends_with("/data.pkl")) else {
-        return damaged("it has no entry `data.pkl`; torch.save writes one");
-    };
-    let values = machine::read(archive.get(pickle).unwrap_or_default())?;
-    tensor::state_dict(&values, &archive)
+    let pickle = archive.pickle()?;
+    tensor::state_dict(&machine::read(pickle.bytes)?, &archive, pickle.root)
 }
 
 /// Parts of every tensor, by rank.
@@ -152,8 +154,34 @@ pub(crate) struct Merged<'a> {
 }
 
 impl<'a> Merged<'a> {
+    /// Every tensor as the folder of a model with this `config.json` has it: what a module's state
+    /// dict names beside the embedding it is tied to is left out, and the experts that transformers 5
+    /// fuses in memory come one by one.
+    ///
+    /// # Errors
+    /// As [`Merged::plan`]; for a tied projection that holds other numbers than the embedding.
+    pub(crate) fn folder(&self, config: &Value, number: Option<Number>) -> Result<Vec<Planned<'_>>, Problem> {
+        let architecture = Architecture::of(config);
+        let tied = |config: &Value| config.get("tie_word_embeddings").and_then(Value::as_bool);
+        let tied = tied(config).or_else(|| config.get("text_config").and_then(tied)).unwrap_or(false);
+        let embedding = architecture.map_or_else(|| EMBEDDING.to_owned(), Architecture::embedding);
+        let mut without = Vec::new();
+        if tied {
+            match self.same(HEAD, &embedding) {
+                Some(true) => without.push(HEAD),
+                Some(false) => {
+                    return damaged(format!(
+                        "config.json ties `{HEAD}` to the embedding `{embedding}`, yet it holds other numbers"
+                    ));
+                }
+                None => {}
+            }
+        }
+        self.plan(number, &without, architecture == Some(Architecture::Qwen3Moe))
+    }
+
     /// Whether `first` and `second` hold the same numbers, rank by rank.
-    pub(crate) fn same(&self, first: &str, second: &str) -> Option<bool> {
+    fn same(&self, first: &str, second: &str) -> Option<bool> {
         let (first, second) = (self.parts.get(first)?, self.parts.get(second)?);
         let same = |(a, b): (&Part<'_>, &Part<'_>)| {
             a.of == b.of && a.local.dtype == b.local.dtype && a.local.row_major() == b.local.row_major()
@@ -166,21 +194,13 @@ impl<'a> Merged<'a> {
     ///
     /// # Errors
     /// For placements that do not make a whole, and for an adapter's tensors.
-    pub(crate) fn plan(
-        &self,
-        number: Option<Number>,
-        without: &[&str],
-        split_experts: bool,
-    ) -> Result<Vec<Planned<'_>>, Problem> {
+    fn plan(&self, number: Option<Number>, without: &[&str], split_experts: bool) -> Result<Vec<Planned<'_>>, Problem> {
         let mut planned = Vec::new();
         for &name in self.order.iter().filter(|name| !without.contains(*name)) {
             if name.contains(".lora_A.") || name.contains(".lora_B.") {
                 return unsupported(format!("`{name}` is part of a LoRA adapter; merge it into the model first"));
             }
-            let within = |problem: Problem| match problem {
-                Problem::Damaged(text) => Problem::Damaged(format!("`{name}`: {text}")),
-                Problem::Unsupported(text) => Problem::Unsupported(format!("`{name}`: {text}")),
-            };
+            let within = |problem: Problem| problem.within(name);
             let whole = self.whole(name).map_err(within)?;
             let fused = name.rsplit_once('.').filter(|(stem, _)| split_experts && stem.ends_with(".mlp.experts"));
             let parts: &[&str] = match fused {
@@ -243,7 +263,7 @@ impl<'s> Whole<'s, '_> {
     fn planned(self, name: &str, number: Option<Number>) -> Planned<'s> {
         let (shape, dtype) = (self.shape.clone(), plan::target(self.from, number));
         let range = 0..shape.iter().product();
-        Planned { name: name.to_owned(), shape, dtype, content: Box::new(move |sink| self.emit(&range, dtype, sink)) }
+        Planned { name: name.to_owned(), shape, dtype, content: Box::new(move |sink| self.emit(&range, sink)) }
     }
 
     /// The experts of a module that holds them as one tensor, each under its own name, as the
@@ -264,7 +284,7 @@ impl<'s> Whole<'s, '_> {
         let one = |index: usize| {
             let (whole, range) = (Rc::clone(&whole), index * numbers..(index + 1) * numbers);
             let name = format!("{stem}.{}.{}.weight", index / parts.len(), parts[index % parts.len()]);
-            let content: plan::Content<'s> = Box::new(move |sink| whole.emit(&range, dtype, sink));
+            let content: plan::Content<'s> = Box::new(move |sink| whole.emit(&range, sink));
             Planned { name, shape: shape.clone(), dtype, content }
         };
         Ok((0..count * parts.len()).map(one).collect())
@@ -276,7 +296,7 @@ impl<'s> Whole<'s, '_> {
     }
 
     /// Hands over the numbers of `range`; all of them where the parts do not follow each other.
-    fn emit(&self, range: &Range<usize>, to: Dtype, sink: &mut Sink<'_>) -> Result<(), Problem> {
+    fn emit(&self, range: &Range<usize>, sink: &mut Sink<'_>) -> Result<(), Failure> {
         let size = number::size_of(self.from).expect("storages hold whole bytes");
         let along_rows = self.along_rows();
         let mut whole = Vec::new();
@@ -294,15 +314,15 @@ impl<'s> Whole<'s, '_> {
             }
             let bytes = self.parts[ranks[0]].local.row_major();
             if let Some(other) = ranks[1..].iter().find(|rank| self.parts[**rank].local.row_major() != bytes) {
-                return damaged(format!("ranks {} and {other} hold different copies", ranks[0]));
+                damaged(format!("ranks {} and {other} hold different copies", ranks[0]))?;
             }
             if along_rows {
-                plan::stored(&bytes[here.start * size..here.end * size], self.from, to)(sink)?;
+                plan::stored(&bytes[here.start * size..here.end * size], self.from)(sink)?;
             } else {
                 slab.place(&bytes, &mut whole, (&self.shape, size));
             }
         }
-        if along_rows { Ok(()) } else { plan::stored(&whole, self.from, to)(sink) }
+        if along_rows { Ok(()) } else { plan::stored(&whole, self.from)(sink) }
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::model;
+
 /// Why a checkpoint was not converted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -46,9 +48,19 @@ pub enum Error {
         /// Why not.
         problem: String,
     },
-    /// A file of the source folder could not be copied.
-    #[error("cannot copy the files beside the weights")]
-    Copy(#[source] crate::publish::Error),
+    /// What is wrong with a Hugging Face folder.
+    #[error(transparent)]
+    Model(model::Error),
+}
+
+impl From<model::Error> for Error {
+    fn from(error: model::Error) -> Self {
+        match error {
+            model::Error::Read { path, source } => Self::Read { path, source },
+            model::Error::Write { path, source } => Self::Write { path, source },
+            error => Self::Model(error),
+        }
+    }
 }
 
 /// What a reader of bytes finds wrong; it does not know the file's name.
@@ -73,6 +85,14 @@ pub(crate) fn unsupported<T>(problem: impl Into<String>) -> Result<T, Problem> {
 }
 
 impl Problem {
+    /// The problem of a part, with the part's name.
+    pub(crate) fn within(self, name: &str) -> Self {
+        match self {
+            Self::Damaged(problem) => Self::Damaged(format!("`{name}`: {problem}")),
+            Self::Unsupported(problem) => Self::Unsupported(format!("`{name}`: {problem}")),
+        }
+    }
+
     /// The problem with the name of its file.
     pub(crate) fn of(self, path: &Path) -> Error {
         let path = path.to_owned();

@@ -10,11 +10,11 @@
 //! | module | what it does |
 //! |---|---|
 //! | `gguf` | metadata to config and tokenizer; blocks to numbers; names back |
-//! | `folder` | safetensors, single or sharded, of any architecture |
+//! | `folder` | safetensors, single or sharded, of any architecture, read as `model` reads them |
 //! | `actor` | PyTorch shards of a world, merged by their placements |
 //! | `pickle` | PyTorch's files through a machine that runs nothing |
 //! | `plan`, `number` | what is to be written, in which type |
-//! | `shards`, `output` | safetensors written as they come; a folder that appears whole |
+//! | `shards`, `output` | what is planned, written as `model` writes; a folder that appears whole |
 //! | `bytes` | files mapped, and read without passing their end |
 //!
 //! Sources are not trusted: every count and offset is checked against the file before anything is
@@ -36,11 +36,10 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 use tch::Kind;
 
-use crate::publish;
+use crate::model;
 use crate::settings::{ConvertOptions, Number};
 pub use error::{Error, Problem};
 use error::{reading, writing};
-use folder::Folder;
 use gguf::Gguf;
 use gguf::hyperparameters::Hyperparameters;
 use gguf::tokenizer::Vocabulary;
@@ -156,8 +155,7 @@ fn from_gguf(path: &Path, options: &ConvertOptions, to: &Path) -> Result<(String
         note("the file has no chat template; chat messages cannot be rendered");
     }
     let written = write(&tensors, options, to, path)?;
-    let what =
-        format!("GGUF `{}` of {} tokens to {}", model.family.key(), vocabulary.len(), number::config_name(dtype));
+    let what = format!("GGUF `{}` of {} tokens to {}", model.key, vocabulary.len(), number::config_name(dtype));
     Ok((what, written))
 }
 
@@ -181,46 +179,29 @@ pub(crate) fn write_text(vocabulary: &Vocabulary<'_>, mut config: Map<String, Va
 }
 
 fn from_folder(path: &Path, options: &ConvertOptions, to: &Path) -> Result<(String, Written), Error> {
-    let folder = Folder::open(path)?;
-    folder.notes.iter().for_each(|text| note(text));
-    publish::copy_companions(path, to).map_err(Error::Copy)?;
+    let checkpoint = folder::open(path)?;
+    checkpoint.note().iter().for_each(|text| note(text));
+    model::copy_companions(path, to)?;
     if let Some(number) = options.dtype {
-        publish::set_dtype(to, kind(number)).map_err(Error::Copy)?;
+        model::set_dtype(to, kind(number))?;
     }
-    let tensors = folder.plan(options.dtype);
+    let tensors = folder::plan(&checkpoint, options.dtype);
     let written = write(&tensors, options, to, path)?;
-    Ok((format!("folder of {} files", folder.files()), written))
+    Ok((format!("folder of {} files", checkpoint.files()), written))
 }
 
 fn from_actor(layout: &actor::Layout, options: &ConvertOptions, to: &Path) -> Result<(String, Written), Error> {
     let config = layout.companions.join("config.json");
-    let text = std::fs::read(&config).map_err(reading(&config))?;
+    let text = model::read_text(&config)?;
     let config: Value = serde_json::from_slice(&text)
         .map_err(|error| Problem::Damaged(format!("it is not JSON: {error}")).of(&config))?;
     let mapped = actor::Mapped::open(layout)?;
     let merged = mapped.merge()?;
     let first = &layout.shards[0];
-
-    // A module's state dict names a tied projection beside the embedding; a folder does not.
-    let tied = |config: &Value| config.get("tie_word_embeddings").and_then(Value::as_bool);
-    let tied = tied(&config).or_else(|| config.get("text_config").and_then(tied)).unwrap_or(false);
-    let mut without = Vec::new();
-    if tied {
-        match merged.same("lm_head.weight", "model.embed_tokens.weight") {
-            Some(true) => without.push("lm_head.weight"),
-            Some(false) => {
-                let problem = "config.json ties `lm_head.weight` to the embedding, yet it holds other numbers";
-                return Err(Problem::Damaged(problem.to_owned()).of(first));
-            }
-            None => {}
-        }
-    }
-    // transformers 5 fuses the experts in memory, and its folders have them one by one.
-    let split_experts = config.get("model_type").and_then(Value::as_str) == Some("qwen3_moe");
-    let tensors = merged.plan(options.dtype, &without, split_experts).map_err(|problem| problem.of(first))?;
-    publish::copy_companions(&layout.companions, to).map_err(Error::Copy)?;
+    let tensors = merged.folder(&config, options.dtype).map_err(|problem| problem.of(first))?;
+    model::copy_companions(&layout.companions, to)?;
     if let Some(number) = only_type(&tensors) {
-        publish::set_dtype(to, kind(number)).map_err(Error::Copy)?;
+        model::set_dtype(to, kind(number))?;
     }
     let written = write(&tensors, options, to, first)?;
     Ok((format!("actor of {} ranks", layout.shards.len()), written))

@@ -8,6 +8,9 @@ use tempfile::TempDir;
 
 use super::error::{Error, writing};
 
+/// A replaced folder's name while it lies aside.
+const OLD: &str = "old";
+
 /// A folder being filled beside the place it will take.
 #[derive(Debug)]
 pub(crate) struct Output {
@@ -70,8 +73,13 @@ impl Output {
     /// Puts the folder in its place. A folder that was there is removed once the new one stands.
     ///
     /// # Errors
-    /// As [`Output::begin`]; the folder that was there stays.
+    /// As [`Output::begin`]; the folder that was there stays. Where it cannot be put back, the error
+    /// names the place where it lies.
     pub(crate) fn finish(self) -> Result<(), Error> {
+        self.place(&mut |from, to| fs::rename(from, to))
+    }
+
+    fn place(self, rename: &mut dyn FnMut(&Path, &Path) -> std::io::Result<()>) -> Result<(), Error> {
         let target = self.target.clone();
         self.check_target().map_err(|problem| Error::Output { path: target.clone(), problem })?;
         let parent = target.parent().unwrap_or(Path::new("."));
@@ -80,19 +88,28 @@ impl Output {
             true => {
                 let aside =
                     tempfile::Builder::new().prefix(".replaced-").tempdir_in(parent).map_err(writing(parent))?;
-                fs::rename(&target, aside.path().join("old")).map_err(writing(&target))?;
+                rename(&target, &aside.path().join(OLD)).map_err(writing(&target))?;
                 Some(aside)
             }
         };
+        // From here on it is removed by hand: its folder may have another name by then.
         let filled = self.filling.keep();
-        if let Err(source) = fs::rename(&filled, &target) {
-            if let Some(old) = old {
-                let _ = fs::rename(old.path().join("old"), &target);
+        let Err(source) = rename(&filled, &target) else { return Ok(()) };
+        let _ = fs::remove_dir_all(&filled);
+        let restored = old.as_ref().map_or(Ok(()), |old| rename(&old.path().join(OLD), &target));
+        match (restored, old) {
+            (Err(restore), Some(old)) => {
+                // Dropped, it would take the only copy with it.
+                let kept = old.keep().join(OLD);
+                let problem = format!(
+                    "cannot be put in place ({source}), nor the folder that was there be put back ({restore}); \
+                     it lies in `{}`, move it back",
+                    kept.display()
+                );
+                Err(Error::Output { path: target, problem })
             }
-            let _ = fs::remove_dir_all(&filled);
-            return Err(Error::Write { path: target, source });
+            _ => Err(Error::Write { path: target, source }),
         }
-        Ok(())
     }
 }
 
@@ -126,6 +143,39 @@ mod tests {
         drop(Output::begin(&target, &source, true).unwrap());
         assert_eq!(fs::read_to_string(target.join("config.json")).unwrap(), "2", "a dropped one changes nothing");
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 2, "nothing is left over");
+    }
+
+    #[test]
+    fn the_folder_that_was_there_is_put_back_or_kept_aside() {
+        let place = tempfile::tempdir().unwrap();
+        let (source, target) = (place.path().join("source"), place.path().join("model"));
+        write(&source, "{}");
+        write(&target, "former");
+        // The renames that fail: the second puts the new folder in place, the third the old one back.
+        let attempt = |fails: &[usize]| {
+            let begun = Output::begin(&target, &source, true).unwrap();
+            write(begun.folder(), "new");
+            let mut count = 0;
+            begun
+                .place(&mut |from, to| {
+                    count += 1;
+                    if fails.contains(&count) {
+                        Err(std::io::Error::other("stale handle"))
+                    } else {
+                        fs::rename(from, to)
+                    }
+                })
+                .unwrap_err()
+        };
+        for fails in [1, 2] {
+            assert!(matches!(attempt(&[fails]), Error::Write { .. }));
+            assert_eq!(fs::read_to_string(target.join("config.json")).unwrap(), "former");
+            assert_eq!(fs::read_dir(place.path()).unwrap().count(), 2, "nothing is left over");
+        }
+        let error = attempt(&[2, 3]).to_string();
+        let aside = error.split('`').find(|part| part.contains(".replaced-")).expect("a place");
+        assert_eq!(fs::read_to_string(Path::new(aside).join("config.json")).unwrap(), "former", "{error}");
+        assert!(!target.exists());
     }
 
     #[test]

@@ -1,15 +1,35 @@
 //! What is to be written: tensors by name and shape, their numbers made when they are written.
 
-use std::io::Write;
-
 use safetensors::Dtype;
 
 use super::error::{Error, Problem};
 use super::number;
+use crate::model::{self, FileTensor, Put};
 use crate::settings::Number;
 
+/// Why a tensor's numbers were not made or written.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The source is at fault; its name is not known here.
+    Problem(Problem),
+    /// A file is, by name.
+    Error(Error),
+}
+
+impl From<Problem> for Failure {
+    fn from(problem: Problem) -> Self {
+        Self::Problem(problem)
+    }
+}
+
+impl From<model::Error> for Failure {
+    fn from(error: model::Error) -> Self {
+        Self::Error(error.into())
+    }
+}
+
 /// Makes a tensor's numbers, in row-major order, a piece at a time.
-pub(crate) type Content<'a> = Box<dyn Fn(&mut Sink<'_>) -> Result<(), Problem> + 'a>;
+pub(crate) type Content<'a> = Box<dyn Fn(&mut Sink<'_>) -> Result<(), Failure> + 'a>;
 
 /// A tensor of the output.
 pub(crate) struct Planned<'a> {
@@ -29,9 +49,17 @@ impl Planned<'_> {
         self.shape.iter().map(|&size| size as u64).product()
     }
 
-    /// Bytes it takes.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.numbers() * self.dtype.bitsize() as u64 / 8
+    /// Hands over the numbers; true where one was rounded.
+    ///
+    /// # Errors
+    /// What the content finds wrong with its source, with the tensor's name; what `put` says.
+    pub(crate) fn emit(&self, put: &mut Put<'_>) -> Result<bool, Failure> {
+        let mut sink = Sink { put, dtype: self.dtype, values: Vec::new(), narrowed: Vec::new(), rounded: false };
+        match (self.content)(&mut sink) {
+            Ok(()) => Ok(sink.rounded),
+            Err(Failure::Problem(problem)) => Err(problem.within(&self.name).into()),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -43,77 +71,57 @@ impl std::fmt::Debug for Planned<'_> {
 
 /// Where a tensor's numbers go.
 pub(crate) struct Sink<'a> {
-    to: &'a mut dyn Write,
+    put: &'a mut Put<'a>,
     dtype: Dtype,
-    scratch: Vec<u8>,
-    written: u64,
+    values: Vec<f32>,
+    narrowed: Vec<u8>,
     rounded: bool,
-    failed: Option<std::io::Error>,
 }
 
 impl Sink<'_> {
     /// Takes numbers as they are stored, in the output's own type.
-    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Problem> {
-        self.written += bytes.len() as u64;
-        if self.failed.is_none() {
-            self.failed = self.to.write_all(bytes).err();
-        }
-        // The failure is reported with the file's name by whoever opened it.
-        if self.failed.is_some() { Err(Problem::Damaged("it could not be written".to_owned())) } else { Ok(()) }
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        Ok((self.put)(bytes)?)
     }
 
     /// Takes numbers and brings them to the output's type.
-    pub(crate) fn floats(&mut self, values: &[f32]) -> Result<(), Problem> {
+    pub(crate) fn floats(&mut self, values: &[f32]) -> Result<(), Failure> {
         let number = number::number(self.dtype).expect("floats go to float tensors");
-        let mut bytes = std::mem::take(&mut self.scratch);
-        bytes.clear();
-        self.rounded |= number::narrow(values, number, &mut bytes)?;
-        let outcome = self.bytes(&bytes);
-        self.scratch = bytes;
+        self.narrowed.clear();
+        self.rounded |= number::narrow(values, number, &mut self.narrowed)?;
+        Ok((self.put)(&self.narrowed)?)
+    }
+
+    /// Takes whole numbers stored in type `from` and brings them to the output's.
+    pub(crate) fn stored(&mut self, bytes: &[u8], from: Dtype) -> Result<(), Failure> {
+        if from == self.dtype {
+            return self.bytes(bytes);
+        }
+        let mut values = std::mem::take(&mut self.values);
+        values.clear();
+        number::widen(from, bytes, &mut values);
+        let outcome = self.floats(&values);
+        self.values = values;
         outcome
     }
-}
-
-/// Writes one tensor; true where a number was rounded. `failed` makes the error of a write.
-pub(crate) fn write(
-    planned: &Planned<'_>,
-    to: &mut dyn Write,
-    failed: impl FnOnce(std::io::Error) -> Error,
-    refused: impl FnOnce(Problem) -> Error,
-) -> Result<bool, Error> {
-    let mut sink = Sink { to, dtype: planned.dtype, scratch: Vec::new(), written: 0, rounded: false, failed: None };
-    let outcome = (planned.content)(&mut sink);
-    if let Some(source) = sink.failed {
-        return Err(failed(source));
-    }
-    outcome.map_err(|problem| {
-        refused(match problem {
-            Problem::Damaged(text) => Problem::Damaged(format!("tensor `{}`: {text}", planned.name)),
-            Problem::Unsupported(text) => Problem::Unsupported(format!("tensor `{}`: {text}", planned.name)),
-        })
-    })?;
-    assert_eq!(sink.written, planned.bytes(), "`{}` is written whole", planned.name);
-    Ok(sink.rounded)
 }
 
 /// Numbers handled at once where a tensor is converted: 256 KiB of float32.
 pub(crate) const PIECE: usize = 1 << 16;
 
-/// The content of numbers that lie stored in a file, as they are or in another type.
-pub(crate) fn stored<'a>(bytes: &'a [u8], from: Dtype, to: Dtype) -> Content<'a> {
-    Box::new(move |sink| {
-        if from == to {
-            return sink.bytes(bytes);
-        }
-        let size = number::size_of(from).expect("only floats are converted");
-        let mut values = Vec::with_capacity(PIECE);
-        for piece in bytes.chunks(PIECE * size) {
-            values.clear();
-            number::widen(from, piece, &mut values);
-            sink.floats(&values)?;
-        }
-        Ok(())
-    })
+/// Bytes of a piece. Numbers that share bytes are never converted, so any will do.
+fn piece(dtype: Dtype) -> usize {
+    PIECE * number::size_of(dtype).unwrap_or(1)
+}
+
+/// The content of numbers that lie stored in type `from`.
+pub(crate) fn stored<'a>(bytes: &'a [u8], from: Dtype) -> Content<'a> {
+    Box::new(move |sink| bytes.chunks(piece(from)).try_for_each(|piece| sink.stored(piece, from)))
+}
+
+/// The content of a tensor of a folder. Nothing is mapped: a file that is cut meanwhile is an error.
+pub(crate) fn in_file(tensor: FileTensor) -> Content<'static> {
+    Box::new(move |sink| tensor.pieces(piece(tensor.dtype()), |piece| sink.stored(piece, tensor.dtype())))
 }
 
 /// The type a stored tensor gets: the one asked for where it is a float.

@@ -1,5 +1,6 @@
 //! `gym-runtime inspect`: what a model's folder or GGUF file holds, what it needs, whether it is
-//! sound. Nothing is computed with it, and its weights are not read beyond their headers.
+//! sound. Nothing is computed with it, and its weights are not read beyond their headers (but a
+//! stored copy of a tied output projection, which must equal the embedding).
 //!
 //! | module | what it looks at |
 //! |---|---|
@@ -7,7 +8,8 @@
 //! | `shape` | `config.json`: family, context, memory to serve and to train |
 //! | `text` | tokenizer, end tokens, chat template |
 //!
-//! What stops a model from working is a *problem* and makes the exit code 1; what a person should
+//! A model of a family that this runtime computes is sound if its tensors are those its config asks
+//! for, by the rules by which they are loaded. What stops a model from working is a *problem* and makes the exit code 1; what a person should
 //! know is a *note*. An architecture this runtime does not compute is a note: the rest is told.
 
 mod shape;
@@ -18,12 +20,14 @@ use std::path::Path;
 
 use anyhow::Result;
 use serde::Serialize;
+use serde_json::Value;
 
-use crate::convert::Source;
-use crate::convert::gguf::Gguf;
 use crate::convert::gguf::hyperparameters::Hyperparameters;
 use crate::convert::gguf::tokenizer::Vocabulary;
-use crate::convert::{bytes, write_text};
+use crate::convert::gguf::{self, Gguf};
+use crate::convert::{Problem, Source};
+use crate::convert::{actor, bytes, write_text};
+use crate::model::{self, Checkpoint, ModelConfig};
 use crate::settings::InspectOptions;
 
 /// What was found.
@@ -88,32 +92,58 @@ pub fn look(path: &Path) -> Result<Report> {
     match Source::find(path)? {
         Source::Gguf(file) => {
             report.format = "gguf";
-            gguf(&file, &mut report)?;
+            gguf_file(&file, &mut report)?;
         }
-        Source::Folder(folder) => {
+        Source::Folder(path) => {
             report.format = "safetensors";
-            match weights::of_folder(&folder) {
-                Ok((weights, notes)) => {
-                    report.weights = Some(weights);
-                    report.notes.extend(notes);
-                }
-                Err(error) => report.problem(&error),
-            }
-            companions(&folder, &mut report);
+            folder(&path, &mut report);
         }
         Source::Actor(layout) => {
             report.format = "actor";
-            match weights::of_actor(&layout) {
-                Ok(weights) => report.weights = Some(weights),
-                Err(error) => report.problem(&error),
-            }
-            companions(&layout.companions, &mut report);
+            actor_shards(&layout, &mut report);
         }
+    }
+    if report.weights.as_ref().is_some_and(|weights| weights.tensors == 0) {
+        report.problems.push("its files hold no tensor".to_owned());
     }
     Ok(report)
 }
 
-fn gguf(path: &Path, report: &mut Report) -> Result<()> {
+fn folder(path: &Path, report: &mut Report) {
+    let checkpoint = match Checkpoint::open(path) {
+        Ok(checkpoint) => {
+            report.weights = Some(weights::of_folder(&checkpoint));
+            report.notes.extend(checkpoint.note());
+            Some(checkpoint)
+        }
+        Err(error) => {
+            report.problem(&error);
+            None
+        }
+    };
+    let (_, model) = companions(path, report);
+    if let (Some(checkpoint), Some(model)) = (checkpoint, model)
+        && let Err(error) = checkpoint.check(&model)
+    {
+        report.problem(&error);
+    }
+}
+
+fn actor_shards(layout: &actor::Layout, report: &mut Report) {
+    let (config, model) = companions(&layout.companions, report);
+    let looked = actor::Mapped::open(layout).and_then(|mapped| {
+        let merged = mapped.merge()?;
+        let planned = merged.folder(&config, None).map_err(|problem| problem.of(&layout.shards[0]))?;
+        report.weights = Some(weights::of_planned(&planned, layout.shards.len()));
+        Ok(model.as_ref().map_or(Ok(()), |model| weights::check(&planned, model))?)
+    });
+    if let Err(error) = looked {
+        report.problem(&error);
+    }
+    memory(model.as_ref(), report);
+}
+
+fn gguf_file(path: &Path, report: &mut Report) -> Result<()> {
     let bytes = bytes::map(path)?;
     let file = Gguf::read(&bytes).map_err(|problem| problem.of(path))?;
     report.weights = Some(weights::of_gguf(&file, bytes.len() as u64));
@@ -123,7 +153,11 @@ fn gguf(path: &Path, report: &mut Report) -> Result<()> {
     // Its folder without the weights is looked at as any other.
     let model = match Hyperparameters::read(&file) {
         Ok(model) => model,
-        Err(problem) => {
+        Err(problem @ Problem::Damaged(_)) => {
+            report.problem(&problem.of(path));
+            return Ok(());
+        }
+        Err(problem @ Problem::Unsupported(_)) => {
             let architecture = file.text("general.architecture").ok().flatten().unwrap_or("unknown");
             report.notes.push(format!("architecture `{architecture}` is not converted: {problem}"));
             return Ok(());
@@ -131,36 +165,74 @@ fn gguf(path: &Path, report: &mut Report) -> Result<()> {
     };
     report.notes.extend(model.notes.iter().cloned());
     let folder = tempfile::tempdir()?;
-    match Vocabulary::read(&file, None, model.vocab_size, model.context) {
+    let known = match Vocabulary::read(&file, None, model.vocab_size, model.context) {
         Ok(vocabulary) => {
             write_text(&vocabulary, model.config(&file), folder.path())?;
-            companions(folder.path(), report);
+            companions(folder.path(), report).1
         }
         Err(problem) => {
             report.problem(&problem.of(path));
-            shape(&model.config(&file).into(), report);
+            shape(&model.config(&file).into(), report)
         }
+    };
+    match gguf::weights::plan(&file, &model, gguf::weights::lossless(&file)) {
+        Ok(planned) => {
+            let fits = known.map_or(Ok(()), |known| weights::check(&planned, &known));
+            if let Err(error) = fits {
+                report.problem(&error);
+            }
+        }
+        Err(problem) => report.problem(&problem.of(path)),
     }
     Ok(())
 }
 
-/// Looks at everything beside the weights.
-fn companions(folder: &Path, report: &mut Report) {
+/// Looks at everything beside the weights: the config as it is, and as this runtime computes it.
+fn companions(folder: &Path, report: &mut Report) -> (Value, Option<ModelConfig>) {
     let path = folder.join("config.json");
-    let config = std::fs::read(&path).map_err(anyhow::Error::from);
-    match config.and_then(|text| Ok(serde_json::from_slice(&text)?)) {
-        Ok(config) => shape(&config, report),
-        Err(error) => report.problems.push(format!("config.json cannot be read: {error}")),
-    }
+    let read = || {
+        let source = |source| model::Error::Json { path: path.clone(), source };
+        serde_json::from_slice::<Value>(&model::read_text(&path)?).map_err(source)
+    };
+    let (config, model) = match read() {
+        Ok(config) => {
+            let model = shape(&config, report);
+            (config, model)
+        }
+        Err(error) => {
+            report.problem(&error);
+            (Value::Null, None)
+        }
+    };
     let rows = report.model.as_ref().and_then(|model| model.vocab_size);
     text::look(folder, rows, report);
+    (config, model)
 }
 
-fn shape(config: &serde_json::Value, report: &mut Report) {
-    let (shape, problem) = shape::read(config);
-    report.notes.extend(problem);
-    report.memory = report.weights.as_ref().map(|weights| shape.memory(weights, config));
-    report.model = Some(shape);
+fn shape(config: &Value, report: &mut Report) -> Option<ModelConfig> {
+    let known = match ModelConfig::from_json(config) {
+        Ok(known) => {
+            report.notes.extend(known.note());
+            report.model = Some(shape::Shape::known(&known));
+            Some(known)
+        }
+        Err(error) => {
+            report.model = Some(shape::Shape::unknown(config));
+            match error {
+                model::Error::Unsupported { .. } => {
+                    report.notes.push(format!("this runtime does not compute the model: {error}"));
+                }
+                error => report.problem(&error),
+            }
+            None
+        }
+    };
+    memory(known.as_ref(), report);
+    known
+}
+
+fn memory(model: Option<&ModelConfig>, report: &mut Report) {
+    report.memory = report.weights.as_ref().map(|weights| shape::memory(weights, model));
 }
 
 fn print(report: &Report) {
@@ -185,8 +257,12 @@ fn print(report: &Report) {
             amount(memory.serve_weights),
             memory.dtype,
             memory.cache_per_token.map_or_else(String::new, |bytes| format!(
-                ", and {} bytes for a token of a running sequence ({} at full context)",
+                ", and {} bytes for a token{} of a running sequence ({} at full context)",
                 grouped(bytes),
+                match memory.state_per_sequence {
+                    None | Some(0) => String::new(),
+                    Some(state) => format!(" and {} for the state", amount(state)),
+                },
                 amount(memory.cache_full_context.unwrap_or(0))
             ))
         );

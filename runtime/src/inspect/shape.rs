@@ -2,9 +2,10 @@
 
 use serde::Serialize;
 use serde_json::Value;
+use tch::Kind;
 
 use super::weights::Weights;
-use crate::model::ModelConfig;
+use crate::model::{Footprint, ModelConfig};
 
 /// The model's shape, as far as its config tells.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -26,11 +27,13 @@ pub(super) struct Shape {
 pub(super) struct Memory {
     /// The type.
     pub(super) dtype: &'static str,
-    /// Weights.
+    /// Weights that are loaded; of a model this runtime does not compute, all that are stored.
     pub(super) serve_weights: u64,
-    /// Keys and values of one token.
+    /// Keys and values of one token; not known of a model this runtime does not compute.
     pub(super) cache_per_token: Option<u64>,
-    /// Keys and values of one sequence as long as the model allows.
+    /// What a running sequence takes however long it is; as known.
+    pub(super) state_per_sequence: Option<u64>,
+    /// Both, of one sequence as long as the model allows.
     pub(super) cache_full_context: Option<u64>,
     /// Weights, float32 master weights, gradients and the two moments of AdamW. Activations and
     /// the rollouts' keys and values come on top: they depend on the batch.
@@ -46,61 +49,61 @@ fn setting<'c>(config: &'c Value, key: &str) -> Option<&'c Value> {
     nested.or_else(|| config.get(key)).filter(|value| !value.is_null())
 }
 
-fn count(config: &Value, key: &str) -> Option<u64> {
-    setting(config, key).and_then(Value::as_u64)
-}
-
-/// Reads a config; and why this runtime does not compute it, where it does not.
-pub(super) fn read(config: &Value) -> (Shape, Option<String>) {
-    let named = config.pointer("/architectures/0").or_else(|| config.get("model_type")).and_then(Value::as_str);
-    let refused = ModelConfig::from_json(config).err();
-    let shape = Shape {
-        family: named.map(str::to_owned),
-        supported: refused.is_none(),
-        context_length: count(config, "max_position_embeddings"),
-        vocab_size: count(config, "vocab_size"),
-        tied: setting(config, "tie_word_embeddings").and_then(Value::as_bool).unwrap_or(false),
-    };
-    (shape, refused.map(|error| format!("this runtime does not compute the model: {error}")))
-}
-
 impl Shape {
-    /// What serving and training take.
-    pub(super) fn memory(&self, weights: &Weights, config: &Value) -> Memory {
-        let (largest, _) = weights.dtypes.iter().max_by_key(|(_, count)| **count).unzip();
-        let (dtype, size) = match largest.map(String::as_str) {
-            Some("F32") => ("float32", 4),
-            Some("F16") => ("float16", 2),
-            _ => ("bfloat16", 2),
-        };
-        let parameters = weights.parameters;
-        // A float32 weight is its own master.
-        let master = if size == FLOAT { 0 } else { FLOAT };
-        let cache_per_token = cache_per_token(config).and_then(|numbers| numbers.checked_mul(size));
-        Memory {
-            dtype,
-            serve_weights: parameters.saturating_mul(size),
-            cache_per_token,
-            cache_full_context: cache_per_token
-                .zip(self.context_length)
-                .and_then(|(bytes, tokens)| bytes.checked_mul(tokens)),
-            train: parameters.saturating_mul(size + master + 3 * FLOAT),
+    /// Of a model this runtime computes.
+    pub(super) fn known(config: &ModelConfig) -> Self {
+        Self {
+            family: Some(config.architecture.name().to_owned()),
+            supported: true,
+            context_length: Some(config.max_position_embeddings as u64),
+            vocab_size: Some(config.vocab_size as u64),
+            tied: config.tie_word_embeddings,
+        }
+    }
+
+    /// What a config says that is not understood as a whole.
+    pub(super) fn unknown(config: &Value) -> Self {
+        let named = config.pointer("/architectures/0").or_else(|| config.get("model_type")).and_then(Value::as_str);
+        let count = |key: &str| setting(config, key).and_then(Value::as_u64);
+        Self {
+            family: named.map(str::to_owned),
+            supported: false,
+            context_length: count("max_position_embeddings"),
+            vocab_size: count("vocab_size"),
+            tied: setting(config, "tie_word_embeddings").and_then(Value::as_bool).unwrap_or(false),
         }
     }
 }
 
-/// Keys and values of one token, over the layers that keep them.
-fn cache_per_token(config: &Value) -> Option<u64> {
-    let heads = count(config, "num_attention_heads")?;
-    let kept = count(config, "num_key_value_heads").unwrap_or(heads);
-    let head_dim = count(config, "head_dim").or_else(|| count(config, "hidden_size")?.checked_div(heads))?;
-    let layers = count(config, "num_hidden_layers")?;
-    let layers = match setting(config, "layer_types").and_then(Value::as_array) {
-        Some(kinds) => kinds.iter().filter(|kind| *kind != "linear_attention").count() as u64,
-        None => match count(config, "full_attention_interval") {
-            Some(interval) => layers.checked_div(interval)?,
-            None => layers,
-        },
+/// What serving and training take.
+pub(super) fn memory(weights: &Weights, config: Option<&ModelConfig>) -> Memory {
+    let (largest, _) = weights.dtypes.iter().max_by_key(|(_, count)| **count).unzip();
+    let (dtype, kind) = match largest.map(String::as_str) {
+        Some("F32") => ("float32", Kind::Float),
+        Some("F16") => ("float16", Kind::Half),
+        _ => ("bfloat16", Kind::BFloat16),
     };
-    layers.checked_mul(kept)?.checked_mul(head_dim)?.checked_mul(2)
+    let Some(config) = config else {
+        let size = kind.elt_size_in_bytes() as u64;
+        // A float32 weight is its own master.
+        let master = if size == FLOAT { 0 } else { FLOAT };
+        return Memory {
+            dtype,
+            serve_weights: weights.parameters.saturating_mul(size),
+            cache_per_token: None,
+            state_per_sequence: None,
+            cache_full_context: None,
+            train: weights.parameters.saturating_mul(size + master + 3 * FLOAT),
+        };
+    };
+    let Footprint { weights, cache_per_token, state_per_sequence, train } = Footprint::of(config, kind);
+    let context = config.max_position_embeddings as u64;
+    Memory {
+        dtype,
+        serve_weights: weights,
+        cache_per_token: Some(cache_per_token),
+        state_per_sequence: Some(state_per_sequence),
+        cache_full_context: Some(cache_per_token.saturating_mul(context).saturating_add(state_per_sequence)),
+        train,
+    }
 }

@@ -1,14 +1,12 @@
 //! Files, tensors and types.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use serde::Serialize;
 
-use crate::convert::Error;
-use crate::convert::actor;
-use crate::convert::folder::Folder;
 use crate::convert::gguf::Gguf;
+use crate::convert::plan::Planned;
+use crate::model::{self, Checkpoint, ModelConfig};
 
 /// What the files of weights hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -34,15 +32,14 @@ impl Weights {
     }
 }
 
-/// Of a folder of safetensors, with what is odd about it.
-pub(super) fn of_folder(path: &Path) -> Result<(Weights, Vec<String>), Error> {
-    let folder = Folder::open(path)?;
-    let mut weights = Weights { files: folder.files(), ..Weights::default() };
-    for tensor in folder.plan(None) {
-        weights.add(format!("{:?}", tensor.dtype), tensor.numbers(), tensor.bytes());
+/// Of a folder of safetensors.
+pub(super) fn of_folder(checkpoint: &Checkpoint) -> Weights {
+    let mut weights = Weights { files: checkpoint.files(), ..Weights::default() };
+    for tensor in checkpoint.tensors() {
+        let numbers = tensor.shape().iter().map(|&size| size as u64).product();
+        weights.add(format!("{:?}", tensor.dtype()), numbers, tensor.bytes() as u64);
     }
-    let notes = folder.notes.clone();
-    Ok((weights, notes))
+    weights
 }
 
 /// Of a GGUF file.
@@ -56,13 +53,18 @@ pub(super) fn of_gguf(file: &Gguf<'_>, bytes: u64) -> Weights {
     weights
 }
 
-/// Of the shards of an actor.
-pub(super) fn of_actor(layout: &actor::Layout) -> Result<Weights, Error> {
-    let mapped = actor::Mapped::open(layout)?;
-    let merged = mapped.merge()?;
-    let mut weights = Weights { files: layout.shards.len(), ..Weights::default() };
-    for tensor in merged.plan(None, &[], false).map_err(|problem| problem.of(&layout.shards[0]))? {
-        weights.add(format!("{:?}", tensor.dtype), tensor.numbers(), tensor.bytes());
+/// Of tensors as a conversion would write them, from so many files.
+pub(super) fn of_planned(tensors: &[Planned<'_>], files: usize) -> Weights {
+    let mut weights = Weights { files, ..Weights::default() };
+    for tensor in tensors {
+        let bytes = tensor.numbers() * tensor.dtype.bitsize() as u64 / 8;
+        weights.add(format!("{:?}", tensor.dtype), tensor.numbers(), bytes);
     }
-    Ok(weights)
+    weights
+}
+
+/// Whether tensors that a conversion would write are those of the architecture.
+pub(super) fn check(tensors: &[Planned<'_>], config: &ModelConfig) -> Result<(), model::Error> {
+    let found = tensors.iter().map(|tensor| (tensor.name.as_str(), (tensor.dtype, tensor.shape.as_slice())));
+    model::fit(config, &found.collect()).map(drop)
 }

@@ -1,5 +1,7 @@
 //! The families this runtime computes: the one list that errors, `check` and the docs follow.
 
+use serde_json::Value;
+
 /// A decoder family, as `architectures` of `config.json` names it. Families differ in what
 /// [`ModelConfig`](super::ModelConfig) says of them, not in code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +75,23 @@ impl Architecture {
     /// By class name or `model_type`.
     pub(super) fn find(name: &str) -> Option<Self> {
         ALL.iter().find(|names| name == names.class || name == names.model_type).map(|names| names.architecture)
+    }
+
+    /// The family that a `config.json` names, as [`ModelConfig`](super::ModelConfig) finds it; its
+    /// settings are not looked at.
+    pub(crate) fn of(config: &Value) -> Option<Self> {
+        let class = config.pointer("/architectures/0").and_then(Value::as_str);
+        Self::find(class.or_else(|| config.get("model_type")?.as_str())?)
+    }
+
+    /// The name of the embedding's tensor.
+    pub(crate) fn embedding(self) -> String {
+        format!("{}.embed_tokens.weight", self.root())
+    }
+
+    /// Whether queries and keys are normalised per head.
+    pub(crate) fn qk_norm(self) -> bool {
+        matches!(self, Self::Qwen3 | Self::Qwen3Moe) || self.is_qwen3_5()
     }
 
     /// What stands before `embed_tokens`, `layers.N` and `norm` in tensor names.

@@ -24,7 +24,10 @@ pub(super) fn open(path: &Path) -> Result<(File, u64), Error> {
 }
 
 /// Reads a JSON file of a sane size.
-pub(super) fn read_text(path: &Path) -> Result<Vec<u8>, Error> {
+///
+/// # Errors
+/// [`Error::Read`], also for what is no file and for a longer one.
+pub(crate) fn read_text(path: &Path) -> Result<Vec<u8>, Error> {
     let failed = |source| Error::Read { path: path.to_owned(), source };
     let (file, size) = open(path)?;
     let mut bytes = Vec::with_capacity(size.min(TEXT_LIMIT) as usize);

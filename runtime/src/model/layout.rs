@@ -26,7 +26,7 @@ pub(super) struct Wanted {
 }
 
 pub(super) fn embedding(config: &ModelConfig) -> String {
-    format!("{}.embed_tokens.weight", config.architecture.root())
+    config.architecture.embedding()
 }
 
 pub(super) fn final_norm(config: &ModelConfig) -> String {
@@ -45,18 +45,43 @@ pub(super) fn is_ignored(name: &str) -> bool {
 
 /// Every tensor of the architecture, made while it is asked for: a config may name any number.
 pub(super) fn tensors(config: &ModelConfig) -> impl Iterator<Item = Wanted> + '_ {
-    let (hidden, vocabulary) = (config.hidden_size, config.vocab_size);
-    let whole = move |name: String, shape: &[usize], fresh| {
-        let mut list = List { config, prefix: name, wanted: Vec::new() };
-        list.push(String::new(), shape, fresh);
-        list.wanted
-    };
-    let head = (!config.tie_word_embeddings).then(|| whole(HEAD.to_owned(), &[vocabulary, hidden], Fresh::Normal));
-    whole(embedding(config), &[vocabulary, hidden], Fresh::Normal)
+    let [embedding, behind] = outside(config);
+    embedding
         .into_iter()
         .chain((0..config.num_hidden_layers).flat_map(move |index| layer_tensors(config, index)))
-        .chain(whole(final_norm(config), &[hidden], norm(config)))
-        .chain(head.into_iter().flatten())
+        .chain(behind)
+}
+
+/// The tensors before and behind the layers.
+fn outside(config: &ModelConfig) -> [Vec<Wanted>; 2] {
+    let (hidden, vocabulary) = (config.hidden_size, config.vocab_size);
+    let list = || List { config, prefix: String::new(), wanted: Vec::new() };
+    let (mut before, mut behind) = (list(), list());
+    before.push(embedding(config), &[vocabulary, hidden], Fresh::Normal);
+    behind.push(final_norm(config), &[hidden], norm(config));
+    if !config.tie_word_embeddings {
+        behind.push(HEAD, &[vocabulary, hidden], Fresh::Normal);
+    }
+    [before.wanted, behind.wanted]
+}
+
+/// Numbers of all tensors: of those in the model's type, and of those kept in float32. Layers of a
+/// kind are alike, so each kind is looked at once.
+pub(super) fn numbers(config: &ModelConfig) -> (u128, u128) {
+    let (mut plain, mut float32) = (0_u128, 0_u128);
+    let mut add = |wanted: &Wanted, times: usize| {
+        let count = wanted.shape.iter().fold(times as u128, |product, &size| product.saturating_mul(size as u128));
+        let sum = if wanted.float32 { &mut float32 } else { &mut plain };
+        *sum = sum.saturating_add(count);
+    };
+    outside(config).iter().flatten().for_each(|wanted| add(wanted, 1));
+    for (index, kind) in config.layers.iter().enumerate() {
+        if !config.layers[..index].contains(kind) {
+            let times = config.layers.iter().filter(|other| *other == kind).count();
+            layer_tensors(config, index).iter().for_each(|wanted| add(wanted, times));
+        }
+    }
+    (plain, float32)
 }
 
 /// Where a norm begins that scales by 1: at `w`, or at `1 + w`.

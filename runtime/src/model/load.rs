@@ -4,49 +4,78 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
+use safetensors::Dtype;
 use serde::Deserialize;
 use tch::Tensor;
 
 use super::config::ModelConfig;
 use super::error::Error;
-use super::shard::{Info, PIECE, Shard, UniqueMap, stored_kind};
+use super::fit::fit;
+use super::shard::{Info, PIECE, Shard, UniqueMap};
 use super::{file, layout};
 
 pub(super) const SINGLE: &str = "model.safetensors";
 pub(super) const INDEX: &str = "model.safetensors.index.json";
-/// Missing names are looked for up to this many: a config may ask for any number.
-const MISSING_LISTED: usize = 1000;
-
 /// An opened checkpoint, headers checked.
 #[derive(Debug)]
-pub(super) struct Checkpoint {
+pub(crate) struct Checkpoint {
     shards: Vec<Arc<Shard>>,
     /// Which shard holds a tensor.
     places: HashMap<String, usize>,
+    /// An index beside a single file is not read.
+    unread_index: bool,
 }
 
 /// What a checkpoint holds beside the weights that are computed with.
 #[derive(Debug)]
-pub(super) struct Beside {
+pub(crate) struct Beside {
     /// A copy of the tied output projection is stored.
     pub(super) tied_head: bool,
     /// Tensors that are written back as they are, by name.
-    pub(super) carried: Vec<Carried>,
+    pub(super) carried: Vec<FileTensor>,
 }
 
-/// A tensor of a checkpoint that is not computed. It stays in its file, which is held open.
+/// A tensor where it lies: in its file, which is held open.
 #[derive(Clone, Debug)]
-pub(super) struct Carried {
-    pub(super) name: String,
-    pub(super) info: Info,
+pub(crate) struct FileTensor {
+    /// Its name.
+    pub(crate) name: String,
+    info: Info,
     shard: Arc<Shard>,
 }
 
-impl Carried {
-    pub(super) fn bytes(&self) -> Result<Vec<u8>, Error> {
-        let mut bytes = vec![0; self.info.bytes];
-        self.shard.read(&self.info, 0, &mut bytes)?;
-        Ok(bytes)
+impl FileTensor {
+    /// Its type.
+    pub(crate) fn dtype(&self) -> Dtype {
+        self.info.dtype
+    }
+
+    /// Its shape.
+    pub(crate) fn shape(&self) -> &[usize] {
+        &self.info.shape
+    }
+
+    /// Its bytes, as many as it has.
+    pub(crate) fn bytes(&self) -> usize {
+        self.info.bytes
+    }
+
+    /// Reads it `length` bytes at a time.
+    ///
+    /// # Errors
+    /// [`Error::Read`], and what `each` says.
+    pub(crate) fn pieces<E: From<Error>>(
+        &self,
+        length: usize,
+        mut each: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut buffer = vec![0; self.info.bytes.min(length)];
+        for from in (0..self.info.bytes).step_by(length) {
+            let piece = &mut buffer[..length.min(self.info.bytes - from)];
+            self.shard.read(&self.info, from, piece)?;
+            each(piece)?;
+        }
+        Ok(())
     }
 }
 
@@ -56,12 +85,18 @@ struct Index {
 }
 
 impl Checkpoint {
-    pub(super) fn open(folder: &Path) -> Result<Self, Error> {
+    /// Opens `model.safetensors`, or the files that its index names.
+    ///
+    /// # Errors
+    /// [`Error::NoWeights`]; [`Error::Read`] and [`Error::Damaged`] for a file; [`Error::Json`] and
+    /// [`Error::Index`] for an index that names what is not there, leaves out what is, or leads out
+    /// of the folder.
+    pub(crate) fn open(folder: &Path) -> Result<Self, Error> {
         let (single, index) = (folder.join(SINGLE), folder.join(INDEX));
         if single.exists() {
             let shard = Shard::open(&single)?;
             let places = shard.names().map(|name| (name.clone(), 0)).collect();
-            Ok(Self { shards: vec![Arc::new(shard)], places })
+            Ok(Self { shards: vec![Arc::new(shard)], places, unread_index: index.exists() })
         } else if index.exists() {
             Self::open_index(folder, index)
         } else {
@@ -91,54 +126,53 @@ impl Checkpoint {
         }
         match index.weight_map.0.iter().find(|(name, _)| !places.contains_key(name)) {
             Some((name, file)) => Err(wrong(format!("tensor `{name}` is not in `{file}`"))),
-            None => Ok(Self { shards, places }),
+            None => Ok(Self { shards, places, unread_index: false }),
         }
     }
 
-    /// Compares names and shapes with the architecture's.
-    pub(super) fn check(&self, config: &ModelConfig) -> Result<Beside, Error> {
-        let mut missing = Vec::new();
-        let mut expected = HashMap::new();
-        for wanted in layout::tensors(config) {
-            if self.places.contains_key(&wanted.name) {
-                expected.insert(wanted.name, wanted.shape);
-            } else if missing.len() < MISSING_LISTED {
-                missing.push(wanted.name);
-            } else {
-                break;
-            }
+    /// Files of weights.
+    pub(crate) fn files(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// Every tensor, in the order of files, then of places.
+    pub(crate) fn tensors(&self) -> Vec<FileTensor> {
+        let tensors = |shard: &Arc<Shard>| {
+            let tensor = |(name, info): (&String, &Info)| FileTensor {
+                name: name.clone(),
+                info: info.clone(),
+                shard: shard.clone(),
+            };
+            shard.in_order().into_iter().map(tensor).collect::<Vec<_>>()
+        };
+        self.shards.iter().flat_map(tensors).collect()
+    }
+
+    /// What is odd about it, but stops nobody.
+    pub(crate) fn note(&self) -> Option<String> {
+        self.unread_index.then(|| format!("`{INDEX}` stands beside `{SINGLE}` and is not read"))
+    }
+
+    /// Compares names, types and shapes with the architecture's; and a stored copy of a tied output
+    /// projection, to the bit, with the embedding.
+    ///
+    /// # Errors
+    /// As [`fit`]; [`Error::TiedHeadDiffers`].
+    pub(crate) fn check(&self, config: &ModelConfig) -> Result<Beside, Error> {
+        let mut found = HashMap::with_capacity(self.places.len());
+        for name in self.places.keys() {
+            let (_, info) = self.find(name)?;
+            found.insert(name.as_str(), (info.dtype, info.shape.as_slice()));
         }
-        if !missing.is_empty() {
-            missing.sort();
-            return Err(Error::Missing { names: missing });
-        }
-        let tied_head = config.tie_word_embeddings && self.places.contains_key(layout::HEAD);
-        let (mut surplus, mut carried) = (Vec::new(), Vec::new());
-        for name in self.places.keys().filter(|name| !expected.contains_key(*name)) {
-            let (shard, info) = self.find(name)?;
-            if config.architecture.carried().iter().any(|beginning| name.starts_with(beginning)) {
-                carried.push(Carried { name: name.clone(), info: info.clone(), shard: Arc::clone(shard) });
-            } else if !(layout::is_ignored(name) || (tied_head && name == layout::HEAD)) {
-                surplus.push(name.clone());
-            }
-        }
-        if !surplus.is_empty() {
-            surplus.sort();
-            return Err(Error::Surplus { names: surplus });
-        }
-        for (name, shape) in expected {
-            let (_, info) = self.find(&name)?;
-            stored_kind(&name, info.dtype)?;
-            let found: Vec<i64> = info.shape.iter().map(|&size| size as i64).collect();
-            if found != shape {
-                return Err(Error::Shape { name, found, expected: shape });
-            }
-        }
-        if tied_head && !self.same(layout::HEAD, &layout::embedding(config))? {
+        let fit = fit(config, &found)?;
+        if fit.tied_head && !self.same(layout::HEAD, &layout::embedding(config))? {
             return Err(Error::TiedHeadDiffers { name: layout::HEAD.to_owned() });
         }
-        carried.sort_by(|one, other| one.name.cmp(&other.name));
-        Ok(Beside { tied_head, carried })
+        let carried = fit.carried.into_iter().map(|name| {
+            let (shard, info) = self.find(name)?;
+            Ok(FileTensor { name: name.to_owned(), info: info.clone(), shard: Arc::clone(shard) })
+        });
+        Ok(Beside { tied_head: fit.tied_head, carried: carried.collect::<Result<_, Error>>()? })
     }
 
     /// Copies one tensor to where it stays, on its device and in its type.

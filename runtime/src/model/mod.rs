@@ -9,7 +9,10 @@
 //! | `architecture` | the families, and what their checkpoints are called |
 //! | `config` | `config.json` in both spellings; what is not computed is refused by name |
 //! | `layout` | names and shapes of the tensors |
-//! | `file`, `shard`, `load`, `save` | safetensors, single or sharded |
+//! | `file`, `shard`, `load` | safetensors read, single or sharded; `fit`: whether they are a config's |
+//! | `write`, `save` | safetensors written |
+//! | `companions` | the files beside the weights |
+//! | `footprint` | the memory a model takes |
 //! | `weights`, `initial` | weights by name for a decoder; fresh ones |
 //! | `decoder` | the stack of layers: a `mixer` and a `feed_forward` each |
 //! | `mixer` | `attention` (with `rotary`), or `delta_net` (with `delta_rule`) |
@@ -26,6 +29,7 @@ mod architecture;
 mod attention;
 mod cache;
 mod chunks;
+mod companions;
 mod config;
 mod cpu;
 mod decoder;
@@ -35,6 +39,8 @@ mod error;
 mod experts;
 mod feed_forward;
 mod file;
+mod fit;
+mod footprint;
 mod initial;
 mod key_values;
 mod layout;
@@ -50,6 +56,7 @@ mod shard;
 #[cfg(test)]
 mod tests;
 mod weights;
+mod write;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -61,12 +68,18 @@ pub use config::{DeltaNetConfig, ExpertsConfig, FeedForwardKind, LayerKind, Mixe
 pub use error::Error;
 
 pub(crate) use cache::KvCache;
+pub(crate) use companions::{copy_companions, set_dtype};
 use decoder::Decoder;
 pub(crate) use decoder::Placing;
+pub(crate) use file::read_text;
+pub(crate) use fit::fit;
+pub(crate) use footprint::Footprint;
 use layout::Wanted;
 use load::Beside;
+pub(crate) use load::{Checkpoint, FileTensor};
 use packing::Packing;
 use save::Stored;
+pub(crate) use write::{Put, Writable, write};
 
 /// Where and in which type a model computes.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -84,6 +84,13 @@ impl Shard {
         self.tensors.keys()
     }
 
+    /// Every tensor, in the order of places.
+    pub(super) fn in_order(&self) -> Vec<(&String, &Info)> {
+        let mut tensors: Vec<_> = self.tensors.iter().collect();
+        tensors.sort_by_key(|(name, info)| (info.from, info.bytes, *name));
+        tensors
+    }
+
     pub(super) fn info(&self, name: &str) -> Option<&Info> {
         self.tensors.get(name)
     }

@@ -21,7 +21,7 @@ use training_gym_core::spec::RunSpec;
 use training_gym_core::store::Store;
 
 use crate::model::Model;
-pub use folder::{copy_companions, set_dtype, write_model_folder};
+pub use folder::write_model_folder;
 
 /// The file of a resume state that holds the caller's own document.
 pub const CURSOR: &str = "cursor.json";
@@ -45,18 +45,9 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// The source model's `config.json` is not JSON.
-    #[error("{} is not JSON; restore the model's own", path.display())]
-    Config {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: serde_json::Error,
-    },
-    /// The weights could not be written.
-    #[error("cannot write the model's weights")]
-    Weights(#[source] crate::model::Error),
+    /// The model's folder could not be written, or that of its source not read.
+    #[error("cannot write the model's folder")]
+    Folder(#[source] crate::model::Error),
     /// The store refused, or holds something else.
     #[error("cannot publish step {step}")]
     Publish {

@@ -193,7 +193,8 @@ fn a_failed_upload_is_told_at_the_next_call() {
     assert!(matches!(error, Error::Publish { step: 1, source: checkpoint::Error::Conflict { .. } }), "{error}");
 
     fs::write(from.path().join("config.json"), "{").unwrap();
-    assert!(matches!(put(&mut publisher, 2, &model, "{}"), Err(Error::Config { .. })));
+    let error = put(&mut publisher, 2, &model, "{}").unwrap_err();
+    assert!(matches!(error, Error::Folder(crate::model::Error::Json { .. })), "{error}");
 }
 
 #[test]

@@ -130,6 +130,21 @@ fn what_a_gguf_holds_that_is_not_converted_is_named() {
         file.text("general.architecture", "gemma3");
         file
     });
+    case("architecture `qwen35`; supported", &|file| {
+        let mut file = file.without("general.architecture");
+        file.text("general.architecture", "qwen35");
+        file
+    });
+    case("pre-tokenizer `qwen35`", &|file| {
+        let mut file = file.without("tokenizer.ggml.pre");
+        file.text("tokenizer.ggml.pre", "qwen35");
+        file
+    });
+    case("`llama.attention.layer_norm_rms_epsilon` = 0: must be positive", &|file| {
+        let mut file = file.without("llama.attention.layer_norm_rms_epsilon");
+        file.number("llama.attention.layer_norm_rms_epsilon", 0.0);
+        file
+    });
     case("pre-tokenizer `tekken`", &|file| {
         let mut file = file.without("tokenizer.ggml.pre");
         file.text("tokenizer.ggml.pre", "tekken");

@@ -5,66 +5,33 @@ use serde_json::{Map, Value, json};
 use super::Gguf;
 use super::rope;
 use crate::convert::error::{Problem, damaged, unsupported};
+use crate::model::Architecture;
 
 /// Bounds a count far above any real model, so that products of a few of them stay in range.
 const LARGEST_COUNT: u64 = 1 << 31;
 /// More layers than any model has, fewer than would take long to name.
 const MOST_LAYERS: u64 = 1 << 16;
 
-/// A decoder family with a key of its own in GGUF.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Family {
-    /// Llama and what shares its layers, SmolLM2 among them.
-    Llama,
-    /// Qwen2 and Qwen2.5.
-    Qwen2,
-    /// Qwen3 dense.
-    Qwen3,
-    /// Qwen3 with experts.
-    Qwen3Moe,
-}
+/// The families that are converted, and what GGUF calls them.
+const FAMILIES: [(&str, Architecture); 4] = [
+    ("llama", Architecture::Llama),
+    ("qwen2", Architecture::Qwen2),
+    ("qwen3", Architecture::Qwen3),
+    ("qwen3moe", Architecture::Qwen3Moe),
+];
 
-impl Family {
-    const ALL: [(&'static str, &'static str, &'static str, Self); 4] = [
-        ("llama", "LlamaForCausalLM", "llama", Self::Llama),
-        ("qwen2", "Qwen2ForCausalLM", "qwen2", Self::Qwen2),
-        ("qwen3", "Qwen3ForCausalLM", "qwen3", Self::Qwen3),
-        ("qwen3moe", "Qwen3MoeForCausalLM", "qwen3_moe", Self::Qwen3Moe),
-    ];
-
-    /// The family of a file.
-    ///
-    /// # Errors
-    /// By name, for those not converted.
-    pub(crate) fn of(file: &Gguf<'_>) -> Result<Self, Problem> {
-        let Some(found) = file.text("general.architecture")? else {
-            return damaged("metadata `general.architecture` is missing");
-        };
-        let known = Self::ALL.iter().find(|entry| entry.0 == found);
-        known.map_or_else(
-            || unsupported(format!("architecture `{found}`; supported: llama, qwen2, qwen3, qwen3moe")),
-            |entry| Ok(entry.3),
-        )
-    }
-
-    fn entry(self) -> &'static (&'static str, &'static str, &'static str, Self) {
-        Self::ALL.iter().find(|entry| entry.3 == self).expect("every family is listed")
-    }
-
-    /// What GGUF calls it.
-    pub(crate) fn key(self) -> &'static str {
-        self.entry().0
-    }
-
-    /// Norms on queries and keys.
-    pub(crate) fn qk_norm(self) -> bool {
-        matches!(self, Self::Qwen3 | Self::Qwen3Moe)
-    }
-
-    /// Rows of `q_proj` and `k_proj` lie in pairs for the rotation, as llama.cpp wants them.
-    pub(crate) fn permuted(self) -> bool {
-        self == Self::Llama
-    }
+/// The family of a file.
+fn family(file: &Gguf<'_>) -> Result<(&'static str, Architecture), Problem> {
+    let Some(found) = file.text("general.architecture")? else {
+        return damaged("metadata `general.architecture` is missing");
+    };
+    FAMILIES.into_iter().find(|family| family.0 == found).map_or_else(
+        || {
+            let supported = FAMILIES.map(|family| family.0).join(", ");
+            unsupported(format!("architecture `{found}`; supported: {supported}"))
+        },
+        Ok,
+    )
 }
 
 /// Experts of a mixture.
@@ -82,7 +49,9 @@ pub(crate) struct Experts {
 #[derive(Clone, Debug)]
 pub(crate) struct Hyperparameters {
     /// The family.
-    pub(crate) family: Family,
+    pub(crate) architecture: Architecture,
+    /// What GGUF calls it.
+    pub(crate) key: &'static str,
     /// Rows of the embedding.
     pub(crate) vocab_size: usize,
     /// `H`.
@@ -149,8 +118,8 @@ impl Hyperparameters {
     /// # Errors
     /// For a missing or impossible value, or one that asks for what the family does not do.
     pub(crate) fn read(file: &Gguf<'_>) -> Result<Self, Problem> {
-        let family = Family::of(file)?;
-        let settings = Settings { file, family };
+        let (key, architecture) = family(file)?;
+        let settings = Settings { file, key, architecture };
         settings.refuse_what_is_not_computed()?;
         let heads = settings.required("attention.head_count")?;
         let hidden_size = settings.required("embedding_length")?;
@@ -178,9 +147,10 @@ impl Hyperparameters {
             return damaged(format!("{layers} layers; at most {MOST_LAYERS} are possible"));
         }
         let context = settings.required("context_length")?;
-        let rms_norm_eps = file.number(&settings.key("attention.layer_norm_rms_epsilon"))?.unwrap_or(1e-6);
+        let rms_norm_eps = settings.epsilon()?;
         let mut read = Self {
-            family,
+            architecture,
+            key,
             vocab_size: embedding.shape[0],
             hidden_size,
             intermediate_size: settings.required("feed_forward_length")?,
@@ -191,7 +161,7 @@ impl Hyperparameters {
             context,
             experts: settings.experts()?,
             rms_norm_eps,
-            rope: rope::Rope::read(file, family.key(), head_dim, context)?,
+            rope: rope::Rope::read(file, key, head_dim, context)?,
             notes: settings.unknown_keys(),
         };
         read.notes.extend(read.rope.note());
@@ -200,11 +170,11 @@ impl Hyperparameters {
 
     /// The contents of `config.json`, without the ids of special tokens and the number type.
     pub(crate) fn config(&self, file: &Gguf<'_>) -> Map<String, Value> {
-        let (_, architecture, model_type, family) = *self.family.entry();
+        let family = self.architecture;
         let has = |name: &str| file.tensors.contains_key(name);
         let mut config = json!({
-            "architectures": [architecture],
-            "model_type": model_type,
+            "architectures": [family.name()],
+            "model_type": family.model_type(),
             "attention_dropout": 0.0,
             "head_dim": self.head_dim,
             "hidden_act": "silu",
@@ -224,10 +194,10 @@ impl Hyperparameters {
         });
         let config = config.as_object_mut().expect("an object");
         // Qwen2's biases are part of the family; the others say so.
-        if family != Family::Qwen2 {
+        if family != Architecture::Qwen2 {
             config.insert("attention_bias".into(), has("blk.0.attn_q.bias").into());
         }
-        if family == Family::Llama {
+        if family == Architecture::Llama {
             config.insert("mlp_bias".into(), has("blk.0.ffn_up.bias").into());
         } else {
             config.insert("use_sliding_window".into(), false.into());
@@ -236,7 +206,7 @@ impl Hyperparameters {
         if let Some(experts) = self.experts {
             let dense: Vec<usize> =
                 (0..self.layers).filter(|layer| !has(&format!("blk.{layer}.ffn_gate_inp.weight"))).collect();
-            let norm = file.get(&format!("{}.expert_weights_norm", self.family.key()));
+            let norm = file.get(&format!("{}.expert_weights_norm", self.key));
             let mixture = json!({
                 "decoder_sparse_step": 1,
                 "mlp_only_layers": dense,
@@ -255,12 +225,13 @@ impl Hyperparameters {
 
 struct Settings<'f, 'a> {
     file: &'f Gguf<'a>,
-    family: Family,
+    key: &'static str,
+    architecture: Architecture,
 }
 
 impl Settings<'_, '_> {
     fn key(&self, name: &str) -> String {
-        format!("{}.{name}", self.family.key())
+        format!("{}.{name}", self.key)
     }
 
     fn count(&self, name: &str) -> Result<Option<usize>, Problem> {
@@ -276,12 +247,22 @@ impl Settings<'_, '_> {
         self.count(name)?.map_or_else(|| damaged(format!("metadata `{}` is missing", self.key(name))), Ok)
     }
 
+    /// ε of the norms. The format has no default for it, and families have different ones.
+    fn epsilon(&self) -> Result<f64, Problem> {
+        let key = self.key("attention.layer_norm_rms_epsilon");
+        match self.file.number(&key)? {
+            Some(epsilon) if epsilon > 0.0 => Ok(epsilon),
+            Some(epsilon) => damaged(format!("metadata `{key}` = {epsilon}: must be positive")),
+            None => damaged(format!("metadata `{key}` is missing")),
+        }
+    }
+
     fn experts(&self) -> Result<Option<Experts>, Problem> {
         let count = self.file.count(&self.key("expert_count"))?.unwrap_or(0);
-        if self.family != Family::Qwen3Moe {
+        if self.architecture != Architecture::Qwen3Moe {
             return match count {
                 0 => Ok(None),
-                count => unsupported(format!("architecture `{}` with {count} experts", self.family.key())),
+                count => unsupported(format!("architecture `{}` with {count} experts", self.key)),
             };
         }
         let width = match self.count("expert_feed_forward_length")? {
@@ -321,7 +302,7 @@ impl Settings<'_, '_> {
     }
 
     fn unknown_keys(&self) -> Vec<String> {
-        let prefix = format!("{}.", self.family.key());
+        let prefix = format!("{}.", self.key);
         let known =
             |name: &str| READ.contains(&name) || NOT_COMPUTED.contains(&name) || name.starts_with("rope.scaling.");
         let unknown = self.file.keys().filter(|key| key.strip_prefix(&prefix).is_some_and(|name| !known(name)));

@@ -17,11 +17,9 @@ pub(super) enum PreTokenizer {
     Llama3,
     /// Qwen2's and Qwen3's: single digits; text in NFC.
     Qwen2,
-    /// Qwen3.5's: as Qwen2's, marks belong to their letters.
-    Qwen35,
 }
 
-const KINDS: [(&str, PreTokenizer); 14] = [
+const KINDS: [(&str, PreTokenizer); 13] = [
     ("gpt-2", PreTokenizer::Gpt2),
     ("default", PreTokenizer::Gpt2),
     ("phi-2", PreTokenizer::Gpt2),
@@ -35,14 +33,11 @@ const KINDS: [(&str, PreTokenizer); 14] = [
     ("llama-v3", PreTokenizer::Llama3),
     ("qwen2", PreTokenizer::Qwen2),
     ("deepseek-r1-qwen", PreTokenizer::Qwen2),
-    ("qwen35", PreTokenizer::Qwen35),
 ];
 
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN2: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-
 impl PreTokenizer {
     /// The kind of a name.
     ///
@@ -65,7 +60,7 @@ impl PreTokenizer {
     /// `normalizer` of `tokenizer.json`.
     pub(super) fn normalizer(self) -> Value {
         match self {
-            Self::Qwen2 | Self::Qwen35 => json!({"type": "NFC"}),
+            Self::Qwen2 => json!({"type": "NFC"}),
             Self::Gpt2 | Self::Digits | Self::Llama3 => Value::Null,
         }
     }
@@ -87,7 +82,6 @@ impl PreTokenizer {
             }
             Self::Llama3 => split(LLAMA3),
             Self::Qwen2 => split(QWEN2),
-            Self::Qwen35 => split(QWEN35),
         }
     }
 

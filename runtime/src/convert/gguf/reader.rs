@@ -166,7 +166,7 @@ impl<'a> Gguf<'a> {
         for _ in 0..value_count {
             let key = text(&mut cursor, "a metadata key")?;
             let kind = Kind::read(&mut cursor)?;
-            let value = value(&mut cursor, kind).map_err(|problem| within(key, problem))?;
+            let value = value(&mut cursor, kind).map_err(|problem| problem.within(key))?;
             if values.insert(key, value).is_some() {
                 return damaged(format!("metadata `{key}` is there twice"));
             }
@@ -190,7 +190,7 @@ impl<'a> Gguf<'a> {
         let mut ranges = Vec::with_capacity(entries.len());
         for entry in entries {
             let Entry { name, shape, encoding, offset } = entry;
-            let size = encoding.bytes_of(&shape).map_err(|problem| within(name, problem))?;
+            let size = encoding.bytes_of(&shape).map_err(|problem| problem.within(name))?;
             if !offset.is_multiple_of(alignment) {
                 return damaged(format!("tensor `{name}` begins at {offset}, no multiple of {alignment}"));
             }
@@ -312,15 +312,8 @@ impl<'a> Entry<'a> {
             }
         }
         shape.reverse();
-        let encoding = Encoding::of(cursor.u32("a tensor's type")?).map_err(|problem| within(name, problem))?;
+        let encoding = Encoding::of(cursor.u32("a tensor's type")?).map_err(|problem| problem.within(name))?;
         Ok(Self { name, shape, encoding, offset: cursor.u64("a tensor's offset")? })
-    }
-}
-
-fn within(name: &str, problem: Problem) -> Problem {
-    match problem {
-        Problem::Damaged(text) => Problem::Damaged(format!("`{name}`: {text}")),
-        Problem::Unsupported(text) => Problem::Unsupported(format!("`{name}`: {text}")),
     }
 }
 

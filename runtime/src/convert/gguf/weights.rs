@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 use safetensors::Dtype;
 
 use super::Gguf;
-use super::hyperparameters::{Family, Hyperparameters};
+use super::hyperparameters::Hyperparameters;
 use super::reader::Stored;
 use crate::convert::error::{Problem, damaged, unsupported};
 use crate::convert::number;
 use crate::convert::plan::{self, Content, Planned};
+use crate::model::Architecture;
 use crate::settings::Number;
 
 /// Files hold this beside the weights; the config says the same.
@@ -41,7 +42,7 @@ pub(crate) fn plan<'a>(
     planner.whole("token_embd.weight", "model.embed_tokens.weight", &[model.vocab_size, hidden])?;
     for layer in 0..model.layers {
         planner.attention(layer, model)?;
-        if model.family.qk_norm() {
+        if model.architecture.qk_norm() {
             for part in ["q_norm", "k_norm"] {
                 let (from, to) = names(layer, &format!("attn_{part}"), &format!("self_attn.{part}"));
                 planner.whole(&format!("{from}.weight"), &format!("{to}.weight"), &[head])?;
@@ -63,7 +64,7 @@ pub(crate) fn plan<'a>(
     planner.used.insert(ROPE_FREQS.to_owned());
     let surplus: Vec<&str> = file.tensors.keys().filter(|name| !planner.used.contains(**name)).copied().collect();
     if let Some(first) = surplus.first() {
-        let family = model.family.key();
+        let family = model.key;
         return unsupported(format!("{} tensor(s) that a `{family}` has no place for, `{first}` first", surplus.len()));
     }
     Ok(planner.planned)
@@ -98,7 +99,7 @@ impl<'a> Planner<'a> {
 
     fn whole(&mut self, from: &str, to: &str, shape: &[usize]) -> Result<(), Problem> {
         let tensor = self.stored(from, shape)?;
-        self.add(to, shape, rows(tensor, 0, tensor.shape[..tensor.shape.len() - 1].iter().product(), self.dtype));
+        self.add(to, shape, rows(tensor, 0, tensor.shape[..tensor.shape.len() - 1].iter().product()));
         Ok(())
     }
 
@@ -117,12 +118,13 @@ impl<'a> Planner<'a> {
         for (part, heads) in [("q", model.heads), ("k", model.key_value_heads)] {
             let (from, to) = names(layer, &format!("attn_{part}"), &format!("self_attn.{part}_proj"));
             let size = heads * model.head_dim;
-            if !model.family.permuted() {
+            // llama.cpp wants a Llama's rows in pairs for the rotation.
+            if model.architecture != Architecture::Llama {
                 self.projection(&from, &to, [size, model.hidden_size])?;
                 continue;
             }
             let weight = self.stored(&format!("{from}.weight"), &[size, model.hidden_size])?;
-            self.add(&format!("{to}.weight"), &weight.shape, unpermuted(weight, model.head_dim, self.dtype));
+            self.add(&format!("{to}.weight"), &weight.shape, unpermuted(weight, model.head_dim));
             let bias = format!("{from}.bias");
             if self.file.tensors.contains_key(bias.as_str()) {
                 let bias = self.stored(&bias, &[size])?;
@@ -133,24 +135,24 @@ impl<'a> Planner<'a> {
         self.projection(&from, &to, [key_value, model.hidden_size])?;
         let (from, to) = names(layer, "attn_output", "self_attn.o_proj");
         self.projection(&from, &to, [model.hidden_size, query])?;
-        self.same_biases(layer, model.family)
+        self.same_biases(layer, model)
     }
 
     /// A config says of all layers at once which projections have biases.
-    fn same_biases(&self, layer: usize, family: Family) -> Result<(), Problem> {
+    fn same_biases(&self, layer: usize, model: &Hyperparameters) -> Result<(), Problem> {
         let has =
             |layer: usize, part: &str| self.file.tensors.contains_key(format!("blk.{layer}.{part}.bias").as_str());
         let query = has(0, "attn_q");
-        let expected = match family {
-            Family::Qwen2 => [true, true, true, false],
+        let expected = match model.architecture {
+            Architecture::Qwen2 => [true, true, true, false],
             _ => [query; 4],
         };
         let parts = ["attn_q", "attn_k", "attn_v", "attn_output"].into_iter().zip(expected);
-        let wide = family == Family::Llama && has(0, "ffn_up");
+        let wide = model.architecture == Architecture::Llama && has(0, "ffn_up");
         for (part, expected) in parts.chain(["ffn_gate", "ffn_up", "ffn_down"].map(|part| (part, wide))) {
             if has(layer, part) != expected {
                 let verb = if expected { "lacks" } else { "has" };
-                return unsupported(format!("`blk.{layer}.{part}` {verb} a bias, unlike any `{}`", family.key()));
+                return unsupported(format!("`blk.{layer}.{part}` {verb} a bias, unlike any `{}`", model.key));
             }
         }
         Ok(())
@@ -172,7 +174,7 @@ impl<'a> Planner<'a> {
                         self.stored(&format!("blk.{layer}.ffn_{part}_exps.weight"), &[count, shape[0], shape[1]])?;
                     for expert in 0..count {
                         let name = format!("model.layers.{layer}.mlp.experts.{expert}.{part}_proj.weight");
-                        self.add(&name, &shape, rows(fused, expert * shape[0], shape[0], self.dtype));
+                        self.add(&name, &shape, rows(fused, expert * shape[0], shape[0]));
                     }
                 }
                 Ok(())
@@ -189,11 +191,11 @@ impl<'a> Planner<'a> {
 }
 
 /// `count` rows from `first` on.
-fn rows<'a>(tensor: &'a Stored<'a>, first: usize, count: usize, to: Dtype) -> Content<'a> {
+fn rows<'a>(tensor: &'a Stored<'a>, first: usize, count: usize) -> Content<'a> {
     let row_bytes = tensor.row_bytes();
     let bytes = &tensor.bytes[first * row_bytes..(first + count) * row_bytes];
     if let Some(from) = tensor.encoding.plain() {
-        return plan::stored(bytes, from, to);
+        return plan::stored(bytes, from);
     }
     let piece = (plan::PIECE / tensor.encoding.block_numbers()).max(1) * tensor.encoding.block_bytes();
     Box::new(move |sink| {
@@ -214,15 +216,15 @@ fn paired(row: usize, head_dim: usize) -> usize {
     head * head_dim + 2 * pair + half
 }
 
-fn unpermuted<'a>(tensor: &'a Stored<'a>, head_dim: usize, to: Dtype) -> Content<'a> {
+fn unpermuted<'a>(tensor: &'a Stored<'a>, head_dim: usize) -> Content<'a> {
     let row_bytes = tensor.row_bytes();
     Box::new(move |sink| {
         let mut values = Vec::with_capacity(tensor.row());
         for row in 0..tensor.shape[0] {
             let row = &tensor.bytes[paired(row, head_dim) * row_bytes..][..row_bytes];
             match tensor.encoding.plain() {
-                Some(from) if from == to => sink.bytes(row)?,
-                _ => {
+                Some(from) => sink.stored(row, from)?,
+                None => {
                     values.clear();
                     tensor.encoding.decode(row, &mut values);
                     sink.floats(&values)?;

@@ -26,6 +26,15 @@ pub(crate) struct Archive<'a> {
     entries: HashMap<&'a str, &'a [u8]>,
 }
 
+/// The pickle of a file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pickle<'a> {
+    /// What the names of all its entries begin with.
+    pub(crate) root: &'a str,
+    /// Its opcodes.
+    pub(crate) bytes: &'a [u8],
+}
+
 struct Central<'a> {
     name: &'a str,
     compressed: u64,
@@ -70,9 +79,27 @@ impl<'a> Archive<'a> {
         self.entries.get(name).copied()
     }
 
-    /// Every name.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &'a str> + '_ {
-        self.entries.keys().copied()
+    /// The pickle that says what the file holds: the one entry `data.pkl` or `NAME/data.pkl`.
+    ///
+    /// # Errors
+    /// When there is none, or more than one.
+    pub(crate) fn pickle(&self) -> Result<Pickle<'a>, Problem> {
+        let root = |name: &&'a str| {
+            let root = name.strip_suffix("data.pkl")?;
+            (root.is_empty() || root.ends_with('/')).then_some(root)
+        };
+        let mut roots: Vec<&'a str> = self.entries.keys().filter_map(root).collect();
+        roots.sort_unstable();
+        match roots.as_slice() {
+            [] => damaged("it has no entry `data.pkl`; torch.save writes one"),
+            &[root] => {
+                let bytes = self.get(&format!("{root}data.pkl")).unwrap_or_default();
+                Ok(Pickle { root, bytes })
+            }
+            [first, second, ..] => damaged(format!(
+                "it has several pickles, `{first}data.pkl` and `{second}data.pkl`; torch.save writes one"
+            )),
+        }
     }
 }
 
@@ -185,9 +212,34 @@ mod tests {
         let archive = Archive::read(&file).unwrap();
         assert_eq!(archive.get("a/data/0"), Some(b"\x01\x02\x03".as_slice()));
         assert_eq!(archive.get("a/data/1"), None);
-        assert_eq!(archive.names().count(), 2);
+        assert_eq!(archive.entries.len(), 2);
+        let pickle = archive.pickle().unwrap();
+        assert_eq!((pickle.root, pickle.bytes), ("a/", b"pickle".as_slice()));
         for cut in 0..file.len() {
             assert!(Archive::read(&file[..cut]).is_err(), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn there_is_one_pickle_or_an_error() {
+        let pickle = |names: &[&str]| {
+            let entries: Vec<(&str, &[u8])> = names.iter().map(|name| (*name, name.as_bytes())).collect();
+            let file = zip(&entries);
+            Archive::read(&file)
+                .unwrap()
+                .pickle()
+                .map(|pickle| pickle.root.to_owned())
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(pickle(&["data.pkl", "data/0"]), Ok(String::new()));
+        assert_eq!(pickle(&["m/data.pkl", "m/old-data.pkl", "data.pkl.bak"]), Ok("m/".to_owned()));
+        for names in [&["m/old-data.pkl"][..], &["x"]] {
+            assert!(pickle(names).unwrap_err().contains("no entry `data.pkl`"));
+        }
+        // Whatever the order of the hash map is this time.
+        for _ in 0..20 {
+            let error = pickle(&["b/data.pkl", "a/data.pkl", "data/0"]).unwrap_err();
+            assert!(error.contains("`a/data.pkl` and `b/data.pkl`"), "{error}");
         }
     }
 

@@ -94,14 +94,16 @@ impl<'a> Dense<'a> {
     }
 }
 
-/// Reads the state dict that a pickle stands for: names and parts, in order.
+/// Reads the state dict that a pickle stands for: names and parts, in order. `root` is what the names
+/// of its entries begin with.
 ///
 /// # Errors
 /// For an entry that is no tensor, by name, and for storages and shapes that do not fit together.
-pub(crate) fn state_dict<'a>(values: &Values<'a>, archive: &Archive<'a>) -> Result<Vec<(&'a str, Part<'a>)>, Problem> {
-    let Some(root) = archive.names().find_map(|name| name.strip_suffix("data.pkl")) else {
-        return damaged("it has no entry `data.pkl`");
-    };
+pub(crate) fn state_dict<'a>(
+    values: &Values<'a>,
+    archive: &Archive<'a>,
+    root: &str,
+) -> Result<Vec<(&'a str, Part<'a>)>, Problem> {
     if archive.get(&format!("{root}byteorder")).is_some_and(|order| order != b"little") {
         return unsupported("its numbers are big-endian; supported are little-endian ones");
     }
@@ -113,10 +115,7 @@ pub(crate) fn state_dict<'a>(values: &Values<'a>, archive: &Archive<'a>) -> Resu
         .iter()
         .map(|&(name, value)| {
             let name = reader.text(name)?;
-            let part = reader.part(value, DEEPEST).map_err(|problem| match problem {
-                Problem::Damaged(text) => Problem::Damaged(format!("`{name}`: {text}")),
-                Problem::Unsupported(text) => Problem::Unsupported(format!("`{name}`: {text}")),
-            })?;
+            let part = reader.part(value, DEEPEST).map_err(|problem| problem.within(name))?;
             Ok((name, part))
         })
         .collect()

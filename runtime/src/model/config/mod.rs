@@ -141,7 +141,7 @@ impl ModelConfig {
             qkv_bias: architecture == Architecture::Qwen2 || attention_bias,
             output_bias: architecture != Architecture::Qwen2 && attention_bias,
             mlp_bias: architecture == Architecture::Llama && settings.flag("mlp_bias", false)?,
-            qk_norm: matches!(architecture, Architecture::Qwen3 | Architecture::Qwen3Moe) || qwen3_5,
+            qk_norm: architecture.qk_norm(),
             output_gate: qwen3_5,
             norm_offset: qwen3_5,
             layers,

@@ -143,9 +143,9 @@ fn entries() -> Vec<Entry> {
 
 fn state(bytes: &[u8]) -> Result<usize, Problem> {
     let archive = Archive::read(bytes)?;
-    let pickle = archive.names().find(|name| name.ends_with("data.pkl"));
-    let values = read(archive.get(pickle.unwrap_or_default()).unwrap_or_default())?;
-    let entries = tensor::state_dict(&values, &archive)?;
+    let pickle = archive.pickle()?;
+    let values = read(pickle.bytes)?;
+    let entries = tensor::state_dict(&values, &archive, pickle.root)?;
     for (_, part) in &entries {
         assert_eq!(part.local.row_major().len() % 4, 0);
     }
@@ -156,8 +156,9 @@ fn state(bytes: &[u8]) -> Result<usize, Problem> {
 fn a_state_dict_is_read() {
     let bytes = shard(&entries());
     let archive = Archive::read(&bytes).unwrap();
-    let values = read(archive.get("s/data.pkl").unwrap()).unwrap();
-    let parts = tensor::state_dict(&values, &archive).unwrap();
+    let pickle = archive.pickle().unwrap();
+    let values = read(pickle.bytes).unwrap();
+    let parts = tensor::state_dict(&values, &archive, pickle.root).unwrap();
     assert_eq!(parts[0].0, "w");
     let of = parts[0].1.of.as_ref().unwrap();
     assert_eq!((of.shape.as_slice(), of.ranks.as_slice()), ([5, 2].as_slice(), [0, 1].as_slice()));
