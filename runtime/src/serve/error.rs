@@ -43,6 +43,11 @@ impl ApiError {
         Self { code: Some("invalid_api_key"), ..Self::new(StatusCode::UNAUTHORIZED, "invalid_request_error", message) }
     }
 
+    /// 403: what this deployment does for nobody.
+    pub(super) fn forbidden(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "invalid_request_error", message)
+    }
+
     /// 404: no such model or path.
     pub(super) fn absent(code: &'static str, message: impl Into<String>) -> Self {
         Self { code: Some(code), ..Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message) }
@@ -62,6 +67,18 @@ impl ApiError {
     /// 500: ours.
     pub(super) fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
+    }
+
+    /// 503: too much waits to be answered; `what` says of what.
+    pub(super) fn busy(what: &str) -> Self {
+        let message = format!("{what}; try again later");
+        Self { code: Some("queue_full"), ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message) }
+    }
+
+    /// 503: the engine is gone, to somebody who may know no more.
+    pub(super) fn unhealthy() -> Self {
+        let message = "the engine has stopped; its log says why, and so does every other route";
+        Self { code: Some("engine_stopped"), ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message) }
     }
 
     /// 503: the engine is gone.
