@@ -59,15 +59,15 @@ fn a_trainer_that_is_asked_to_stop_while_it_loads_ends_at_once() -> Result<()> {
     let house = House::new(&["fine"; 4])?;
     succeed(house.person("home").args(["--steps", "1", "--run-id", "early"]))?;
     // A pipe in the place of a file: whoever reads it waits, as for a disk that does not answer.
-    let config = house.path("student/config.json");
-    std::fs::remove_file(&config)?;
-    assert!(Command::new("mkfifo").arg(&config).status()?.success());
+    let tokenizer = house.path("student/tokenizer.json");
+    std::fs::remove_file(&tokenizer)?;
+    assert!(Command::new("mkfifo").arg(&tokenizer).status()?.success());
     let mut trainer = start(&mut house.trainer("home", "early"))?;
     let mut pipe = None;
     wait_for("the trainer to load its model", || {
         let mut options = std::fs::OpenOptions::new();
         // There is no writer's end while nobody reads.
-        pipe = options.write(true).custom_flags(libc::O_NONBLOCK).open(&config).ok();
+        pipe = options.write(true).custom_flags(libc::O_NONBLOCK).open(&tokenizer).ok();
         pipe.is_some()
     });
     let asked = Instant::now();
