@@ -58,6 +58,12 @@ impl ApiError {
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", "this path does not take this method")
     }
 
+    /// 408: the body did not arrive.
+    pub(super) fn slow(patience: std::time::Duration) -> Self {
+        let message = format!("the request body did not arrive within {} s; send it at once", patience.as_secs());
+        Self::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message)
+    }
+
     /// 413: the body is longer than `limit` bytes.
     pub(super) fn too_large(limit: usize) -> Self {
         let message = format!("the request body is longer than {limit} bytes; split the batch");

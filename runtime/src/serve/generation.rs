@@ -18,8 +18,8 @@ use super::sampling::Sampling;
 use super::service::Service;
 use super::waiting::Held;
 use crate::rollout::{Batch, Event, Request, TokenScore, TokenWatcher, Watch};
-use training_gym_core::splitmix::GAMMA;
 use crate::text::StopWatcher;
+use training_gym_core::splitmix::GAMMA;
 
 /// Responses one request may ask for, prompts times `n`: what is kept of each until the answer is
 /// sent must fit into memory.

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use axum::{Extension, Json};
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use futures::stream::{self, BoxStream, StreamExt};
 use serde_json::{Value, json};
 use training_gym_core::wire::{GenerateReply, MetaInfo, TokenLogprob};

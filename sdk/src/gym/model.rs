@@ -156,7 +156,11 @@ mod tests {
         async fn job(&self, id: &backend::JobId) -> Result<backend::Job, backend::Error> {
             self.0.job(id).await
         }
-        async fn logs(&self, id: &backend::JobId, options: backend::LogOptions) -> Result<backend::Logs, backend::Error> {
+        async fn logs(
+            &self,
+            id: &backend::JobId,
+            options: backend::LogOptions,
+        ) -> Result<backend::Logs, backend::Error> {
             self.0.logs(id, options).await
         }
         async fn cancel(&self, id: &backend::JobId, grace: std::time::Duration) -> Result<(), backend::Error> {

@@ -7,10 +7,10 @@ mod stream;
 
 use std::ops::RangeInclusive;
 
-use axum::{Extension, Json};
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::response::Response;
+use axum::{Extension, Json};
 use serde_json::{Value, json};
 
 use super::error::ApiError;

@@ -41,7 +41,10 @@ fn names_that_cannot_be_models_are_refused() {
         (Model::hub("org/na me"), r#"model = "org/na me": a hub id is `org/name`"#),
         (Model::hub("-a/b"), r#"model = "-a/b": a hub id is `org/name`"#),
         (Model::hub("a--b/c"), r#"model = "a--b/c": a hub id is `org/name`"#),
-        (Model::hub("s3://bucket/m"), r#"model = "s3://bucket/m": only `file:///absolute/path` URLs are read; S3 stores"#),
+        (
+            Model::hub("s3://bucket/m"),
+            r#"model = "s3://bucket/m": only `file:///absolute/path` URLs are read; S3 stores"#,
+        ),
         (Model::folder("s3://bucket/m"), r#"model = "s3://bucket/m": only `file:///absolute/path` URLs are read; S3"#),
         (Model::hub("file://m"), r#"model = "file://m": only `file:///absolute/path` URLs"#),
         (Model::hub("file:///no/such%20folder"), "model = /no/such folder: there is no such folder"),
