@@ -25,7 +25,7 @@
 //! | [`convert`] | other tools' checkpoints to Hugging Face folders |
 //! | [`inspect`] | what a model's folder holds, and whether it is sound |
 //! | [`supervise`] | the parent of a local job |
-//! | [`telemetry`], [`memory`], [`splitmix`] | logs; the allocator; how seeds are spread |
+//! | [`telemetry`], [`memory`] | logs; the allocator |
 //!
 //! Stages never import each other; `tests/rooms.rs` checks the edges.
 //!
@@ -48,7 +48,6 @@ pub mod rollout;
 pub mod score;
 pub mod serve;
 pub mod settings;
-pub mod splitmix;
 pub mod supervise;
 pub mod telemetry;
 pub mod text;

@@ -1,11 +1,11 @@
 //! `slime.json` and `slime.safetensors` of the golden folder: group rewards, KL estimators, policy
 //! losses, log-probabilities, advantages and the whole loss with its gradients.
 //!
-//! The folder is named by `TRAINING_GYM_SHARED`. Cases of estimators that are not supported yet
-//! are counted as unsupported, never as passed.
+//! Cases of estimators that are not supported yet are counted as unsupported, never as passed.
+
+mod golden_files;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
@@ -69,13 +69,9 @@ struct Golden {
 }
 
 fn load() -> Option<Golden> {
-    let shared = std::env::var_os("TRAINING_GYM_SHARED").map_or_else(|| PathBuf::from("../shared"), PathBuf::from);
-    let folder = shared.join("golden");
-    let Ok(text) = std::fs::read_to_string(folder.join("slime.json")) else {
-        println!("skipped: no slime.json in {} (set TRAINING_GYM_SHARED)", folder.display());
-        return None;
-    };
-    let tensors = Tensor::read_safetensors(folder.join("slime.safetensors")).expect("slime.safetensors reads");
+    let path = golden_files::golden_file("slime.json")?;
+    let text = std::fs::read_to_string(&path).expect("slime.json reads");
+    let tensors = Tensor::read_safetensors(path.with_extension("safetensors")).expect("slime.safetensors reads");
     Some(Golden {
         json: serde_json::from_str(&text).expect("slime.json parses"),
         tensors: tensors.into_iter().collect(),

@@ -1,8 +1,9 @@
-//! Renders every row of `$TRAINING_GYM_SHARED/golden/chat_templates/renders.jsonl` and compares
-//! exactly. The rows were made by transformers.
+//! Renders every row of `golden/chat_templates/renders.jsonl` and compares exactly. The rows were made
+//! by transformers.
+
+mod golden_files;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 use training_gym_runtime::text::{ChatTemplate, RenderOptions};
@@ -38,12 +39,9 @@ fn complaint(template: &ChatTemplate, row: &Value) -> Option<String> {
 
 #[test]
 fn golden_templates() {
-    let shared = std::env::var_os("TRAINING_GYM_SHARED").map_or_else(|| PathBuf::from("../../shared"), PathBuf::from);
-    let folder = shared.join("golden/chat_templates");
-    let Ok(rows) = std::fs::read_to_string(folder.join("renders.jsonl")) else {
-        println!("golden_templates: SKIPPED, {} has no renders.jsonl (set TRAINING_GYM_SHARED)", folder.display());
-        return;
-    };
+    let Some(path) = golden_files::golden_file("chat_templates/renders.jsonl") else { return };
+    let rows = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let folder = path.parent().expect("a file lies in a folder");
     let mut templates: BTreeMap<String, (ChatTemplate, usize, usize)> = BTreeMap::new();
     let mut complaints = Vec::new();
     for (number, line) in rows.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {

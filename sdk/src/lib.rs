@@ -39,7 +39,7 @@
 //! | [`backend`] | where jobs run: one trait, and processes of this machine behind it |
 //! | [`error`] | one error for a whole program |
 //! | [`prelude`] | the names a program needs |
-//! | [`spec`], [`record`], [`sample`], [`ids`], [`wire`], [`store`], [`checkpoint`], [`worker`] | the ground floor that SDK and runtime share |
+//! | [`spec`], [`record`], [`sample`], [`ids`], [`wire`], [`store`], [`checkpoint`], [`worker`], [`splitmix`] | the ground floor that SDK and runtime share |
 //! | [`external`] | what public signatures take from other crates |
 //!
 //! Every type in a public signature has a name under `training_gym`: a program needs no other crate
@@ -81,7 +81,7 @@ pub mod reward;
 pub mod run;
 pub mod scorers;
 
-pub use training_gym_core::{checkpoint, ids, record, sample, spec, store, wire, worker};
+pub use training_gym_core::{checkpoint, ids, record, sample, spec, splitmix, store, wire, worker};
 
 /// What public signatures take from other crates, under the very versions that are used here.
 pub mod external {
@@ -101,7 +101,8 @@ pub mod external {
 /// A run with a custom reward ships this executable and starts it as the *reward worker*: then the
 /// registered functions are served and your `main` is not reached. Otherwise your `main` runs on a
 /// multi-threaded tokio runtime. It returns nothing, or a `Result` of any error; an error is printed
-/// with its chain of causes, and the exit code is 1.
+/// with its chain of causes, and the exit code is 1. Ctrl-C is yours: see
+/// [`TrainRun::result`](run::TrainRun::result).
 ///
 /// ```
 /// #[training_gym::main]

@@ -5,6 +5,7 @@
 //! program that knows this role.
 
 pub(crate) mod entry;
+pub(crate) mod interrupt;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};

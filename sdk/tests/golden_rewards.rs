@@ -1,9 +1,9 @@
 //! The built-in scorers against their Python references, row by row.
 //!
-//! Reads `golden/rewards.jsonl` of the folder named by `TRAINING_GYM_SHARED`; every row found there
-//! is checked, and equality is exact.
+//! Reads `golden/rewards.jsonl`; every row found there is checked, and equality is exact.
 
-use std::path::PathBuf;
+#[path = "../../runtime/tests/golden_files/mod.rs"]
+mod golden_files;
 
 use serde_json::{Value, json};
 use training_gym::scorers::{Graded, boxed, dapo, tutorial};
@@ -19,15 +19,7 @@ fn simple(response: &str, label: &str) -> Value {
 
 #[test]
 fn scorers_equal_their_references_on_every_row() {
-    let Some(shared) = std::env::var_os("TRAINING_GYM_SHARED").map(PathBuf::from) else {
-        println!("skipped: TRAINING_GYM_SHARED is not set, so there are no golden rewards to compare with");
-        return;
-    };
-    let path = shared.join("golden/rewards.jsonl");
-    if !path.exists() {
-        println!("skipped: no golden rewards at {}", path.display());
-        return;
-    }
+    let Some(path) = golden_files::golden_file("rewards.jsonl") else { return };
     let lines = std::fs::read_to_string(&path).unwrap();
     type Scorer = fn(&str, &str) -> Value;
     let columns: [(&str, Scorer); 4] = [

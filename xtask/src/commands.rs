@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use crate::shell::{cache, cargo, root, run};
 use crate::{arithmetic, libtorch, prerequisites, summary};
 
-/// The golden suites: each reads `TRAINING_GYM_SHARED` and prints how much it checked.
+/// The golden suites: each reads `golden/` of the shared folder and prints how much it checked.
 const GOLDEN_RUNTIME: [&str; 4] = ["golden_models", "golden_families", "golden_slime", "golden_templates"];
 const GOLDEN_SDK: &str = "golden_rewards";
 
@@ -100,17 +100,24 @@ fn shared(command: &mut Command) -> &mut Command {
 
 fn golden() -> Result<()> {
     let folder = std::env::var_os("TRAINING_GYM_SHARED").map_or_else(|| root().join("../shared"), PathBuf::from);
+    let folder = std::path::absolute(folder)?;
     if !folder.join("golden").is_dir() {
         bail!("{} has no folder `golden`: set TRAINING_GYM_SHARED to a folder that has one", folder.display());
     }
-    let mut runtime = cargo();
-    shared(&mut runtime).args(["test", "--no-fail-fast", "--package", "training-gym-runtime"]);
+    // A suite whose files are missing is not skipped: nothing else was asked for.
+    let suite = || {
+        let mut command = cargo();
+        command.env("TRAINING_GYM_SHARED", &folder).env("TRAINING_GYM_GOLDEN_REQUIRED", "1");
+        command
+    };
+    let mut runtime = suite();
+    runtime.args(["test", "--no-fail-fast", "--package", "training-gym-runtime"]);
     for suite in GOLDEN_RUNTIME {
         runtime.args(["--test", suite]);
     }
     runtime.args(["--", "--nocapture"]);
-    let mut sdk = cargo();
-    shared(&mut sdk).args(["test", "--no-fail-fast", "--package", "training-gym", "--test", GOLDEN_SDK]);
+    let mut sdk = suite();
+    sdk.args(["test", "--no-fail-fast", "--package", "training-gym", "--test", GOLDEN_SDK]);
     sdk.args(["--", "--nocapture"]);
     summary::run(&mut [&mut runtime, &mut sdk])
 }

@@ -9,7 +9,7 @@ use training_gym_core::spec::RowsRef;
 use training_gym_core::store::{self, Store};
 
 use crate::batch::{PreparedPrompt, PromptBatch};
-use crate::splitmix::{GAMMA, mixed};
+use training_gym_core::splitmix::{GAMMA, mixed};
 
 /// What can be wrong with a run's rows.
 #[derive(Debug, thiserror::Error)]

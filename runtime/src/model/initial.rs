@@ -3,7 +3,7 @@
 use tch::{Device, Kind, Tensor};
 
 use super::layout::{Fresh, Wanted};
-use crate::splitmix::{GAMMA, mixed};
+use training_gym_core::splitmix::{GAMMA, mixed};
 
 /// The fastest rate a fresh delta net forgets at (as transformers' `A_log`).
 const FASTEST: f64 = 16.0;

@@ -8,8 +8,8 @@ use training_gym_core::sample::FinishReason;
 use training_gym_core::spec::RolloutSpec;
 
 use crate::batch::{PreparedPrompt, PromptBatch, Rollout, RolloutBatch};
-use crate::splitmix::mixed;
 use crate::text::TextPipeline;
+use training_gym_core::splitmix::mixed;
 
 use super::{Engine, Event, Refusal, Request, RequestId, TokenWatcher, Watch};
 

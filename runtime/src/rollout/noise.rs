@@ -1,6 +1,6 @@
 //! The noise of a response: one uniform number a token, with no state to share or to lose.
 
-use crate::splitmix::{GAMMA, mixed};
+use training_gym_core::splitmix::{GAMMA, mixed};
 
 /// Numbers come in steps of 2⁻²³, so that a float32 product with one never rounds up to the whole.
 const BITS: u32 = 23;

@@ -16,11 +16,15 @@ use super::error::ApiError;
 use super::fields::{Fields, whole};
 use super::service::Service;
 
-/// `GET /health`: whether the engine lives. Open to everyone.
+/// `GET /health`: whether the engine lives. Open to everyone, who is not told what it died of.
 pub(super) async fn health(State(service): State<Service>) -> Response {
-    match service.engine().failure() {
+    health_after(service.engine().failure())
+}
+
+fn health_after(failure: Option<String>) -> Response {
+    match failure {
         None => Json(json!({"status": "ok"})).into_response(),
-        Some(cause) => ApiError::stopped(&cause).into_response(),
+        Some(_) => ApiError::unhealthy().into_response(),
     }
 }
 
@@ -41,12 +45,20 @@ pub(super) async fn flush_cache() -> &'static str {
 }
 
 /// `POST /update_weights_from_disk`: `{"model_path", "weight_version"?}`. Responses that run go on
-/// under the new weights; tokenizer and template stay.
+/// under the new weights; tokenizer and template stay. One update at a time; refused where there is no
+/// token, since it reads any path and changes what everyone is answered.
 pub(super) async fn update_weights(State(service): State<Service>, body: Bytes) -> Result<Response, ApiError> {
+    if service.token().is_none() {
+        let message = "this deployment has no token, so anyone could swap its weights; deploy it with one \
+                       (`.unauthenticated(false)`, or `token` in its spec), or deploy the other weights anew";
+        return Err(ApiError::forbidden(message));
+    }
     let fields = Fields::parse(&body)?;
     let path =
         fields.text("model_path")?.ok_or_else(|| fields.refuse("model_path", "must be a folder with weights"))?;
     let folder = PathBuf::from(path);
+    // Which version is next, which weights are in, and what is said of them agree.
+    let _updating = service.updating().await;
     let version = match fields.get("weight_version") {
         None => service
             .engine()
@@ -81,5 +93,21 @@ fn version(given: &Value) -> Option<u64> {
     match given {
         Value::String(text) => text.parse().ok(),
         other => whole(other).and_then(|number| u64::try_from(number).ok()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn health_says_whether_and_not_why() {
+        assert_eq!(health_after(None).status(), StatusCode::OK);
+        let answer = health_after(Some("a panic about /home/person/model".to_owned()));
+        assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+        let body = axum::body::to_bytes(answer.into_body(), 1 << 16).await.unwrap();
+        let body: Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(body["error"]["code"], "engine_stopped");
+        assert!(!body.to_string().contains("panic") && !body.to_string().contains("person"), "{body}");
     }
 }

@@ -43,6 +43,11 @@ impl ApiError {
         Self { code: Some("invalid_api_key"), ..Self::new(StatusCode::UNAUTHORIZED, "invalid_request_error", message) }
     }
 
+    /// 403: what this deployment does for nobody.
+    pub(super) fn forbidden(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "invalid_request_error", message)
+    }
+
     /// 404: no such model or path.
     pub(super) fn absent(code: &'static str, message: impl Into<String>) -> Self {
         Self { code: Some(code), ..Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message) }
@@ -51,6 +56,12 @@ impl ApiError {
     /// 405: the path knows another method.
     pub(super) fn method() -> Self {
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", "this path does not take this method")
+    }
+
+    /// 408: the body did not arrive.
+    pub(super) fn slow(patience: std::time::Duration) -> Self {
+        let message = format!("the request body did not arrive within {} s; send it at once", patience.as_secs());
+        Self::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message)
     }
 
     /// 413: the body is longer than `limit` bytes.
@@ -62,6 +73,18 @@ impl ApiError {
     /// 500: ours.
     pub(super) fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
+    }
+
+    /// 503: too much waits to be answered; `what` says of what.
+    pub(super) fn busy(what: &str) -> Self {
+        let message = format!("{what}; try again later");
+        Self { code: Some("queue_full"), ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message) }
+    }
+
+    /// 503: the engine is gone, to somebody who may know no more.
+    pub(super) fn unhealthy() -> Self {
+        let message = "the engine has stopped; its log says why, and so does every other route";
+        Self { code: Some("engine_stopped"), ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message) }
     }
 
     /// 503: the engine is gone.

@@ -32,11 +32,11 @@ impl Bounds {
         Self { low, high, open: true }
     }
 
-    fn hold(self, value: f64) -> bool {
+    pub(super) fn hold(self, value: f64) -> bool {
         value <= self.high && if self.open { value > self.low } else { value >= self.low }
     }
 
-    fn text(self) -> String {
+    pub(super) fn text(self) -> String {
         match (self.open, self.high.is_finite()) {
             (true, true) => format!("must be in ({}, {}]", self.low, self.high),
             (false, true) => format!("must be in [{}, {}]", self.low, self.high),

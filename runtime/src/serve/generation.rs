@@ -16,13 +16,18 @@ use training_gym_core::sample::FinishReason;
 use super::error::ApiError;
 use super::sampling::Sampling;
 use super::service::Service;
+use super::waiting::Held;
 use crate::rollout::{Batch, Event, Request, TokenScore, TokenWatcher, Watch};
-use crate::splitmix::GAMMA;
 use crate::text::StopWatcher;
+use training_gym_core::splitmix::GAMMA;
 
 /// Responses one request may ask for, prompts times `n`: what is kept of each until the answer is
 /// sent must fit into memory.
 const MOST_RESPONSES: usize = 1 << 16;
+
+/// Tokens one answer may have to hold, alternatives included, of prompts and responses each: one to
+/// two gigabytes.
+pub(super) const MOST_TOKENS: usize = 1 << 25;
 
 /// Refuses a request for more responses than one answer can hold.
 pub(super) fn check_count(responses: usize) -> Result<(), ApiError> {
@@ -31,6 +36,36 @@ pub(super) fn check_count(responses: usize) -> Result<(), ApiError> {
     }
     let rule = format!("the request asks for {responses} responses, one request may for {MOST_RESPONSES}; split it");
     Err(ApiError::bad(rule))
+}
+
+/// Refuses a request whose responses, were all as long as they may be, no answer can hold.
+fn check_held(service: &Service, wanted: &[Wanted]) -> Result<(), ApiError> {
+    let context = service.engine().context_length();
+    let of = |wanted: &Wanted| {
+        let room = context.saturating_sub(wanted.prompt_ids.len());
+        wanted.max_new_tokens(service).min(room).saturating_mul(1 + wanted.top_logprobs)
+    };
+    let held = wanted.iter().map(of).fold(0, usize::saturating_add);
+    if held <= MOST_TOKENS {
+        return Ok(());
+    }
+    let rule = format!(
+        "the request asks for up to {held} tokens, alternatives included, one request may for {MOST_TOKENS}: lower the \
+         most tokens of a response, the alternatives or n, or split the batch"
+    );
+    Err(ApiError::bad(rule))
+}
+
+/// Refuses what can never be answered.
+///
+/// # Errors
+/// 400 for too much at once, or for a prompt that the engine can never take.
+pub(super) fn check(service: &Service, wanted: &[Wanted]) -> Result<(), ApiError> {
+    check_count(wanted.len())?;
+    for first in wanted.iter().filter(|wanted| wanted.index == 0) {
+        service.engine().check(&first.prompt_ids, first.max_new_tokens(service))?;
+    }
+    check_held(service, wanted)
 }
 
 /// Why a response ended, and at what.
@@ -135,6 +170,7 @@ impl Wanted {
 /// A response being drawn, or waiting for its turn in a batch. Dropping it gives it up.
 pub(super) struct Generation {
     state: State,
+    _held: Held,
 }
 
 enum State {
@@ -162,27 +198,26 @@ pub(super) struct Complete {
     pub(super) end: End,
 }
 
-/// Submits one response, or lets several wait for their turns.
+/// Submits one response, or lets several wait for their turns. Each keeps the request's room, `held`,
+/// until it ends.
 ///
 /// # Errors
 /// 503 when the queue is full; for several, when very many batches wait. 400 when any of them
 /// can never be taken; then none is.
-pub(super) async fn start(service: &Service, wanted: Vec<Wanted>) -> Result<Vec<Generation>, ApiError> {
-    check_count(wanted.len())?;
-    for first in wanted.iter().filter(|wanted| wanted.index == 0) {
-        service.engine().check(&first.prompt_ids, first.max_new_tokens(service))?;
-    }
+pub(super) async fn start(service: &Service, wanted: Vec<Wanted>, held: &Held) -> Result<Vec<Generation>, ApiError> {
+    check(service, &wanted)?;
+    let new = |state| Generation { state, _held: held.clone() };
     if let [one] = wanted.as_slice() {
         let begun = Instant::now();
         let events = service.engine().generate(one.request(service)).await?;
-        return Ok(vec![Generation { state: State::Running(Box::new(one.running(service.clone(), begun, events))) }]);
+        return Ok(vec![new(State::Running(Box::new(one.running(service.clone(), begun, events))))]);
     }
     let batch = service.engine().batch()?;
     let (turns, generations) = wanted
         .into_iter()
         .map(|wanted| {
             let (turn, running) = oneshot::channel();
-            (Turn { wanted, turn }, Generation { state: State::Waiting(running) })
+            (Turn { wanted, turn }, new(State::Waiting(running)))
         })
         .unzip();
     tokio::spawn(feed(service.clone(), batch, turns));

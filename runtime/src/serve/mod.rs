@@ -6,10 +6,10 @@
 //! | `GET /v1/models`, `GET /v1/models/{name}` | OpenAI's |
 //! | `POST /generate` | SGLang's: ids or text in, ids and log-probabilities out; `max_new_tokens = 0` only scores |
 //! | `POST /update_weights_from_disk`, `POST /flush_cache`, `GET /get_model_info` | SGLang's |
-//! | `GET /health` | open to everyone |
+//! | `GET /health` | open to everyone; says whether, not why |
 //! | `GET /metrics` | Prometheus |
 //!
-//! Every other route wants the bearer token. **Sampling defaults**: the OpenAI routes take
+//! Every other route wants the bearer token; without one there is no `/update_weights_from_disk`. **Sampling defaults**: the OpenAI routes take
 //! `temperature`, `top_p`, `top_k` and `min_p` from the model's `generation_config.json` where a
 //! request leaves them out (as vLLM and SGLang do), else OpenAI's (temperature 1, nothing cut);
 //! `/generate` has SGLang's fixed defaults. A request without a seed gets a random one.
@@ -32,6 +32,7 @@ mod run;
 mod sampling;
 mod service;
 mod sglang;
+mod waiting;
 
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::middleware::{self, Next};
@@ -62,12 +63,15 @@ const ROUTES: [&str; 9] = [
 
 /// All routes over `service`.
 pub fn app(service: Service) -> Router {
-    let guarded = Router::new()
+    let weighed = Router::new()
         .route("/v1/chat/completions", post(openai::chat))
         .route("/v1/completions", post(openai::completions))
+        .route("/generate", post(sglang::generate))
+        .layer(middleware::from_fn_with_state(service.clone(), waiting::weigh));
+    let guarded = Router::new()
+        .merge(weighed)
         .route("/v1/models", get(openai::models))
         .route("/v1/models/{*name}", get(openai::one_model))
-        .route("/generate", post(sglang::generate))
         .route("/update_weights_from_disk", post(admin::update_weights))
         .route("/flush_cache", any(admin::flush_cache))
         .route("/get_model_info", get(admin::model_info))

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
+use serde_json::Value;
 use training_gym_core::spec::SamplingSpec;
 
 use super::error::ApiError;
-use super::fields::{Bounds, Fields};
+use super::fields::{Bounds, Fields, excerpt};
 
 /// Stop texts a request may have, and responses a prompt.
 const MOST_STOPS: usize = 16;
@@ -33,26 +34,55 @@ pub struct SamplingDefaults {
 }
 
 impl SamplingDefaults {
-    /// Reads `temperature`, `top_p`, `top_k` and `min_p`; what is absent or impossible is OpenAI's
-    /// default (temperature 1, nothing cut). A `repetition_penalty` is not applied: a warning says so.
+    /// Reads `temperature`, `top_p`, `top_k` and `min_p`; what is absent is OpenAI's default
+    /// (temperature 1, nothing cut). So is what is impossible, and a `repetition_penalty` is not
+    /// applied: a warning names each.
     pub fn from_folder(folder: &Path) -> Self {
-        let file = std::fs::read(folder.join("generation_config.json")).unwrap_or_default();
-        let config: serde_json::Value = serde_json::from_slice(&file).unwrap_or_default();
-        let number = |name: &str, low: f64, high: f64| {
-            config.get(name).and_then(serde_json::Value::as_f64).filter(|value| (low..=high).contains(value))
+        let (defaults, warnings) = Self::read(folder);
+        for warning in warnings {
+            tracing::warn!("the model's generation_config.json: {warning}");
+        }
+        tracing::info!(spec = ?defaults.spec, "sampling defaults of the OpenAI routes");
+        defaults
+    }
+
+    /// The defaults, and what is wrong with the file.
+    fn read(folder: &Path) -> (Self, Vec<String>) {
+        let mut warnings = Vec::new();
+        let config = match std::fs::read(folder.join("generation_config.json")) {
+            Ok(file) => serde_json::from_slice(&file).unwrap_or_else(|error| {
+                warnings.push(format!("it is not JSON ({error}), so the defaults are OpenAI's"));
+                Value::Null
+            }),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Value::Null,
+            Err(error) => {
+                warnings.push(format!("it cannot be read ({error}), so the defaults are OpenAI's"));
+                Value::Null
+            }
+        };
+        let mut number = |name: &str, bounds: Bounds, default: f64| {
+            let Some(value) = config.get(name).filter(|value| !value.is_null()) else { return default };
+            value.as_f64().filter(|number| bounds.hold(*number)).unwrap_or_else(|| {
+                warnings.push(format!("{name} = {}: {}; taken as {default}", excerpt(value), bounds.text()));
+                default
+            })
         };
         let plain = SamplingSpec::default();
         let spec = SamplingSpec {
-            temperature: number("temperature", 0.0, f64::MAX).unwrap_or(plain.temperature),
-            top_p: number("top_p", f64::MIN_POSITIVE, 1.0).unwrap_or(plain.top_p),
-            top_k: number("top_k", 1.0, 1e9).map_or(plain.top_k, |k| k as i64),
-            min_p: number("min_p", 0.0, 1.0).unwrap_or(plain.min_p),
+            temperature: number("temperature", Bounds::closed(0.0, f64::INFINITY), plain.temperature),
+            top_p: number("top_p", Bounds::open_below(0.0, 1.0), plain.top_p),
+            // 0 is "all" with transformers.
+            top_k: match number("top_k", Bounds::closed(-1.0, 1e9), plain.top_k as f64) as i64 {
+                0 => -1,
+                top_k => top_k,
+            },
+            min_p: number("min_p", Bounds::closed(0.0, 1.0), plain.min_p),
         };
-        if number("repetition_penalty", f64::MIN, f64::MAX).is_some_and(|penalty| penalty != 1.0) {
-            tracing::warn!("the model's generation_config.json has a repetition_penalty, which is not applied");
+        let unbounded = Bounds::closed(f64::NEG_INFINITY, f64::INFINITY);
+        if number("repetition_penalty", unbounded, 1.0) != 1.0 {
+            warnings.push("its repetition_penalty is not applied".to_owned());
         }
-        tracing::info!(?spec, "sampling defaults of the OpenAI routes");
-        Self { spec }
+        (Self { spec }, warnings)
     }
 }
 
@@ -140,11 +170,10 @@ fn cuts(fields: &Fields, defaults: &SamplingSpec) -> Result<SamplingSpec, ApiErr
 }
 
 /// Says whether a value changes nothing.
-type Neutral<'a> = &'a dyn Fn(&serde_json::Value) -> bool;
+type Neutral<'a> = &'a dyn Fn(&Value) -> bool;
 
 /// Fields that would change the answer and that the engine does not do: refused unless neutral.
 fn refuse_what_is_not_done(fields: &Fields) -> Result<(), ApiError> {
-    use serde_json::Value;
     let neutral_number = |neutral: f64| move |value: &Value| value.as_f64() == Some(neutral);
     let empty = |value: &Value| {
         value.as_object().is_some_and(serde_json::Map::is_empty) || value.as_array().is_some_and(Vec::is_empty)
@@ -195,6 +224,34 @@ mod tests {
         assert_eq!((plain.spec, plain.max_new_tokens), (SamplingSpec::default(), Some(128)));
         let none = SamplingDefaults::from_folder(std::path::Path::new("/nowhere"));
         assert_eq!(none.spec, SamplingSpec::default());
+    }
+
+    #[test]
+    fn impossible_defaults_are_named_and_not_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let read = |config: &str| {
+            std::fs::write(folder.path().join("generation_config.json"), config).unwrap();
+            let (defaults, warnings) = SamplingDefaults::read(folder.path());
+            (defaults.spec, warnings)
+        };
+        let plain = SamplingSpec::default();
+        for (config, said) in [
+            (r#"{"temperature": -1}"#, "temperature = -1: must be ≥ 0; taken as 1"),
+            (r#"{"temperature": "warm"}"#, "temperature = \"warm\": must be ≥ 0; taken as 1"),
+            (r#"{"top_p": 1.5}"#, "top_p = 1.5: must be in (0, 1]; taken as 1"),
+            (r#"{"top_p": 0}"#, "top_p = 0: must be in (0, 1]"),
+            (r#"{"top_k": -2}"#, "top_k = -2: must be in [-1, 1000000000]; taken as -1"),
+            (r#"{"min_p": 2}"#, "min_p = 2: must be in [0, 1]; taken as 0"),
+            (r#"{"repetition_penalty": 1.1}"#, "repetition_penalty is not applied"),
+            ("{", "it is not JSON"),
+        ] {
+            let (spec, warnings) = read(config);
+            assert_eq!(spec, plain, "{config}");
+            assert!(warnings.len() == 1 && warnings[0].contains(said), "{config}: {warnings:?}");
+        }
+        let fine = r#"{"temperature": null, "top_k": 0, "repetition_penalty": 1.0, "do_sample": true}"#;
+        assert_eq!(read(fine), (plain, Vec::new()));
+        assert!(SamplingDefaults::read(Path::new("/nowhere")).1.is_empty());
     }
 
     #[test]

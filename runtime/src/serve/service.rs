@@ -7,12 +7,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use training_gym_core::spec::ServeSpec;
+use training_gym_core::splitmix::{GAMMA, mixed};
 use training_gym_core::wire::ModelInfo;
 
 use super::auth::TokenDigest;
 use super::error::ApiError;
 use super::metrics::Metrics;
 use super::sampling::SamplingDefaults;
+use super::waiting::Waiting;
 use crate::model::{LoadOptions, Model};
 use crate::rollout::{Engine, EngineHandle};
 use crate::settings;
@@ -36,8 +38,11 @@ struct Inner {
     token: Option<TokenDigest>,
     metrics: Metrics,
     created: u64,
-    random: RandomState,
+    random: u64,
     drawn: AtomicU64,
+    /// Held while weights are replaced.
+    updating: tokio::sync::Mutex<()>,
+    waiting: Waiting,
 }
 
 impl Service {
@@ -72,8 +77,10 @@ impl Service {
                 token: token.map(TokenDigest::of),
                 metrics: Metrics::default(),
                 created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
-                random: RandomState::new(),
+                random: RandomState::new().hash_one(0),
                 drawn: AtomicU64::new(0),
+                updating: tokio::sync::Mutex::new(()),
+                waiting: Waiting::default(),
             }),
         })
     }
@@ -122,9 +129,19 @@ impl Service {
         }
     }
 
-    /// 64 bits that no two calls share, for ids and for seeds nobody gave.
+    /// 64 bits that no two calls share (a bijection of their count), for ids and for seeds nobody gave.
     pub(super) fn fresh(&self) -> u64 {
-        self.inner.random.hash_one(self.inner.drawn.fetch_add(1, Ordering::Relaxed))
+        fresh(self.inner.random, self.inner.drawn.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Waits until no other update of the weights is under way.
+    pub(super) async fn updating(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.inner.updating.lock().await
+    }
+
+    /// What requests that are still to be answered hold.
+    pub(super) fn waiting(&self) -> &Waiting {
+        &self.inner.waiting
     }
 
     /// What the weights served now were read from.
@@ -146,5 +163,24 @@ impl Service {
             context_length: Some(self.engine().context_length()),
             weight_version: Some(self.engine().stats().weight_version.to_string()),
         }
+    }
+}
+
+/// The `count`-th of the values that `random` begins.
+fn fresh(random: u64, count: u64) -> u64 {
+    mixed(random.wrapping_add(GAMMA.wrapping_mul(count)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_fresh_values_are_equal() {
+        // Each half of the bits alone repeats; all of them never do, since the step is odd.
+        let drawn: std::collections::HashSet<u64> = (0..100_000).map(|count| fresh(7, count)).collect();
+        assert_eq!(drawn.len(), 100_000);
+        assert_eq!(GAMMA % 2, 1);
+        assert_ne!(fresh(7, 0), fresh(8, 0));
     }
 }

@@ -2,24 +2,22 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use futures::stream::{self, BoxStream, StreamExt};
 use serde_json::{Value, json};
 use training_gym_core::wire::{GenerateReply, MetaInfo, TokenLogprob};
 
 use super::error::ApiError;
 use super::fields::{Fields, excerpt, ids, whole, within};
-use super::generation::{self, Generation, Wanted, check_count};
+use super::generation::{self, Generation, MOST_TOKENS, Wanted, check_count};
 use super::sampling::Sampling;
 use super::service::Service;
+use super::waiting::Held;
 use crate::rollout::{ScoreRequest, TokenScore};
-
-/// Log-probabilities of prompt tokens one answer may hold, alternatives included: one to two gigabytes.
-const MOST_REPORTED: usize = 1 << 25;
 
 /// One prompt of a request.
 #[derive(Clone, Debug)]
@@ -30,6 +28,15 @@ struct Item {
     /// First prompt position that is returned.
     start: usize,
     top_logprobs: usize,
+}
+
+impl Item {
+    /// Its responses.
+    fn wanted(&self) -> impl Iterator<Item = Wanted> {
+        // What is not returned is not kept.
+        let top_logprobs = if self.return_logprob { self.top_logprobs } else { 0 };
+        Wanted::all(&self.prompt_ids, &self.sampling, top_logprobs)
+    }
 }
 
 /// What is returned about a prompt: one entry a position from `start` on, the first one null.
@@ -60,8 +67,13 @@ struct Output {
 ///
 /// All prompts of one request that need scoring are scored together, apart from whatever else
 /// runs: the numbers depend on the request alone.
-pub(super) async fn generate(State(service): State<Service>, body: Bytes) -> Result<Response, ApiError> {
+pub(super) async fn generate(
+    State(service): State<Service>,
+    Extension(held): Extension<Held>,
+    body: Bytes,
+) -> Result<Response, ApiError> {
     let fields = Fields::parse(&body)?;
+    drop(body);
     let stream = fields.flag("stream")?.unwrap_or(false);
     let (items, batched) = items(&service, &fields)?;
     let only_scores = |item: &Item| item.sampling.max_new_tokens == Some(0);
@@ -69,6 +81,10 @@ pub(super) async fn generate(State(service): State<Service>, body: Bytes) -> Res
         let rule = "max_new_tokens = 0 only scores: not as a stream, nor in a batch that also generates";
         return Err(ApiError::field("sampling_params.max_new_tokens", rule));
     }
+    // Many times the ids it held.
+    drop(fields);
+    let wanted: Vec<Wanted> = items.iter().filter(|item| !only_scores(item)).flat_map(Item::wanted).collect();
+    generation::check(&service, &wanted)?;
     let inputs = score(&service, &items).await?;
     let prompts: Vec<Arc<Prompt>> =
         items.into_iter().zip(inputs).map(|(item, input)| Arc::new(Prompt { item, input })).collect();
@@ -81,10 +97,7 @@ pub(super) async fn generate(State(service): State<Service>, body: Bytes) -> Res
         let output = Output { finish_reason, ..Output::default() };
         return Ok(deliver(asked.iter().map(|prompt| reply(&service, prompt, &output)).collect(), listed));
     }
-    let of = |prompt: &Arc<Prompt>| {
-        Wanted::all(&prompt.item.prompt_ids, &prompt.item.sampling, prompt.item.top_logprobs).collect::<Vec<_>>()
-    };
-    let generations = generation::start(&service, prompts.iter().flat_map(of).collect()).await?;
+    let generations = generation::start(&service, wanted, &held).await?;
     if stream {
         return Ok(streamed(&service, generations.into_iter().zip(asked), listed));
     }
@@ -160,11 +173,11 @@ fn items(service: &Service, fields: &Fields) -> Result<(Vec<Item>, bool), ApiErr
 fn check_reported(items: &[Item]) -> Result<(), ApiError> {
     let of = |item: &Item| (item.prompt_ids.len() - item.start) * (1 + item.top_logprobs) * item.sampling.n;
     let reported: usize = items.iter().filter(|item| item.return_logprob).map(of).sum();
-    if reported <= MOST_REPORTED {
+    if reported <= MOST_TOKENS {
         return Ok(());
     }
     let rule = format!(
-        "the request asks for {reported} log-probabilities of prompt tokens, one request may for {MOST_REPORTED}: \
+        "the request asks for {reported} log-probabilities of prompt tokens, one request may for {MOST_TOKENS}: \
          raise logprob_start_len, lower top_logprobs_num or n, or split the batch"
     );
     Err(ApiError::field("return_logprob", rule))

@@ -1,18 +1,17 @@
-//! The folders under `$TRAINING_GYM_SHARED/golden/models`.
+//! The folders under `golden/models`.
+
+#[path = "../golden_files/mod.rs"]
+mod golden_files;
 
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use training_gym_runtime::model::{LoadOptions, Model};
 
-/// The golden folders, or `None` with a printed reason.
+/// The golden folders; `None` where there are none.
 pub(crate) fn folders() -> Option<Vec<PathBuf>> {
-    let shared = std::env::var_os("TRAINING_GYM_SHARED").unwrap_or_else(|| "../shared".into());
-    let models = Path::new(&shared).join("golden/models");
-    let Ok(entries) = std::fs::read_dir(&models) else {
-        println!("golden models: SKIPPED, there is no folder `{}` (set TRAINING_GYM_SHARED)", models.display());
-        return None;
-    };
+    let models = golden_files::golden_file("models")?;
+    let entries = std::fs::read_dir(&models).unwrap();
     let mut folders: Vec<_> =
         entries.map(|entry| entry.unwrap().path()).filter(|path| path.join("golden.json").is_file()).collect();
     folders.sort();

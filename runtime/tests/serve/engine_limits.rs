@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use training_gym_core::spec::EngineSpec;
 
-use crate::server::{Certainty, LINE_BREAK, Server};
+use crate::server::{Certainty, LINE_BREAK, Server, TOKEN};
 
 fn long(stream: bool) -> Value {
     json!({"prompt": [LINE_BREAK], "max_tokens": 4000, "ignore_eos": true, "stream": stream})
@@ -104,7 +104,67 @@ async fn a_batch_that_can_never_fit_is_refused_whole_with_its_numbers() {
     let (status, answer) = server.post("/generate", &body).await;
     let message = answer["error"]["message"].as_str().unwrap();
     assert!(status == 400 && message.contains("524800000 log-prob") && message.contains("33554432"), "{answer}");
+    // Ones whose responses no answer could hold, were they as long as they may be.
+    let sampling = json!({"n": 128, "max_new_tokens": 4000});
+    let long = json!({"input_ids": too_many[..100], "sampling_params": sampling});
+    let top = json!({"input_ids": [[LINE_BREAK]], "return_logprob": true, "top_logprobs_num": 1024,
+        "sampling_params": {"n": 9, "max_new_tokens": u32::MAX}});
+    let completions = json!({"prompt": too_many[..10], "n": 128, "max_tokens": 4000, "logprobs": 20});
+    for (path, body, tokens) in [
+        ("/generate", long, 100 * 128 * 4000),
+        ("/generate", top.clone(), 9 * 4095 * 1025),
+        ("/v1/completions", completions, 10 * 128 * 4000 * 21),
+    ] {
+        let (status, answer) = server.post(path, &body).await;
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(status == 400 && message.contains(&format!("up to {tokens} tokens")), "{answer}");
+    }
     assert_eq!(server.service.engine().stats().generated_tokens, 0);
+    // Alternatives that are not returned are not kept.
+    let mut unreturned = top;
+    unreturned["return_logprob"] = false.into();
+    server.ok("/generate", &unreturned).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_is_weighed_before_it_is_read() {
+    use std::io::Write;
+    let server = Server::start(Certainty::Strong).await;
+    let address = server.url.strip_prefix("http://").unwrap();
+    let body = json!({"prompt": [LINE_BREAK], "max_tokens": 1});
+    let mut clients = Vec::new();
+    // Eight that say their bodies are the longest, and are in no hurry to send them.
+    for _ in 0..8 {
+        let mut client = std::net::TcpStream::connect(address).unwrap();
+        let head = format!(
+            "POST /generate HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {TOKEN}\r\ncontent-length: {}\r\n\r\n",
+            64 << 20
+        );
+        client.write_all(head.as_bytes()).unwrap();
+        clients.push(client);
+    }
+    let status = async || server.request("/v1/completions", &body).send().await.unwrap();
+    let refused = wait_for_status(&status, 503).await;
+    assert_eq!(refused.headers()["retry-after"], "1");
+    let refused: Value = refused.json().await.unwrap();
+    assert!(refused["error"]["message"].as_str().unwrap().contains("536870912 bytes wait"), "{refused}");
+    // What has no prompt is answered.
+    assert_eq!(server.get("/get_model_info").send().await.unwrap().status(), 200);
+    drop(clients);
+    wait_for_status(&status, 200).await;
+}
+
+/// Asks until the answer has this status; it comes within seconds or never.
+async fn wait_for_status(ask: &impl AsyncFn() -> reqwest::Response, status: u16) -> reqwest::Response {
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    loop {
+        let response = ask().await;
+        if response.status() == status {
+            return response;
+        }
+        assert!(std::time::Instant::now() < until, "still {}", response.status());
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

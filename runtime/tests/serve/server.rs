@@ -76,6 +76,15 @@ impl Server {
     }
 
     pub(crate) async fn with_limits(kind: Certainty, engine: EngineSpec) -> Self {
+        Self::launch(kind, engine, Some(TOKEN)).await
+    }
+
+    /// One that serves everyone.
+    pub(crate) async fn open(kind: Certainty) -> Self {
+        Self::launch(kind, EngineSpec::default(), None).await
+    }
+
+    async fn launch(kind: Certainty, engine: EngineSpec, token: Option<&'static str>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         write_model(folder.path(), kind);
         let spec = json!({
@@ -83,7 +92,7 @@ impl Server {
             "token": null, "engine": engine, "node": {"device": "cpu", "dtype": "float32", "threads": 1},
         });
         let spec: ServeSpec = serde_json::from_value(spec).unwrap();
-        let service = tokio::task::spawn_blocking(move || Service::load(&spec, Some(TOKEN))).await.unwrap().unwrap();
+        let service = tokio::task::spawn_blocking(move || Service::load(&spec, token)).await.unwrap().unwrap();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let app = app(service.clone());

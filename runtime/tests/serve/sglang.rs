@@ -174,3 +174,40 @@ async fn weights_are_replaced_from_disk_or_not_at_all() {
     let flushed = server.request("/flush_cache", &json!({})).send().await.unwrap();
     assert_eq!(flushed.status(), 200);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn updates_at_once_come_one_after_another() {
+    let server = Server::start(Certainty::Weak).await;
+    let others = [Server::start(Certainty::Strong).await, Server::start(Certainty::Weak).await];
+    let update = |at: usize| json!({"model_path": others[at % 2].folder.path()});
+    let answers = futures::future::join_all((0..6).map(|at| updated(&server, update(at)))).await;
+    let mut versions: Vec<(u64, String)> = answers
+        .iter()
+        .map(|message| {
+            let (folder, version) = message.split_once(" in place, version ").unwrap();
+            (version.parse().unwrap(), folder.strip_prefix("weights of ").unwrap().to_owned())
+        })
+        .collect();
+    versions.sort();
+    assert_eq!(versions.iter().map(|(version, _)| *version).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6]);
+    let info: Value = server.get("/get_model_info").send().await.unwrap().json().await.unwrap();
+    assert_eq!((&info["weight_version"], &info["model_path"]), (&json!("6"), &json!(versions[5].1)));
+}
+
+async fn updated(server: &Server, update: Value) -> String {
+    let answer = server.ok("/update_weights_from_disk", &update).await;
+    answer["message"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_swaps_the_weights_of_a_server_that_has_no_token() {
+    let server = Server::open(Certainty::Weak).await;
+    let other = Server::start(Certainty::Strong).await;
+    for path in [other.folder.path().to_str().unwrap(), "/etc/passwd", "/nowhere"] {
+        let (status, answer) = server.post("/update_weights_from_disk", &json!({"model_path": path})).await;
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(status == 403 && message.contains("has no token") && !message.contains(path), "{answer}");
+    }
+    let info: Value = server.get("/get_model_info").send().await.unwrap().json().await.unwrap();
+    assert_eq!((&info["weight_version"], &info["model_path"]), (&json!("0"), &json!(server.folder.path())));
+}

@@ -10,6 +10,7 @@
 //! | [`worker`] | the reward worker's protocol |
 //! | [`store`] | artefacts by key: the trait, `file://`, memory |
 //! | [`checkpoint`] | layout, manifest, latest pointer, retention |
+//! | [`splitmix`] | how seeds are spread |
 //!
 //! No libtorch, no Kubernetes, no HTTP client: both sides can afford this crate.
 
@@ -21,6 +22,7 @@ pub mod ids;
 pub mod record;
 pub mod sample;
 pub mod spec;
+pub mod splitmix;
 pub mod store;
 pub mod wire;
 pub mod worker;

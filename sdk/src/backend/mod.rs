@@ -15,6 +15,7 @@ mod resources;
 mod secret;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -365,6 +366,36 @@ pub struct Job {
     pub submitted_at: f64,
 }
 
+/// Lines of a log that a message quotes.
+pub(crate) const LAST_LINES: usize = 20;
+
+/// What `gym-runtime` answered to a question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It succeeded.
+    Printed {
+        /// The program that was asked.
+        program: PathBuf,
+        /// Its standard output.
+        stdout: Vec<u8>,
+    },
+    /// It failed, with these words.
+    Refused(String),
+}
+
+impl Answer {
+    /// The JSON document it printed, or its refusal.
+    pub(crate) fn json<T: serde::de::DeserializeOwned>(self) -> Result<Result<T, String>, Error> {
+        match self {
+            Self::Refused(said) => Ok(Err(said)),
+            Self::Printed { program, stdout } => serde_json::from_slice(&stdout).map(Ok).map_err(|error| {
+                let what = format!("its answer to `check` cannot be read ({error})");
+                Error::NotRuntime { program, what }
+            }),
+        }
+    }
+}
+
 /// A place where jobs run.
 #[async_trait]
 pub trait Backend: Send + Sync + fmt::Debug {
@@ -373,6 +404,14 @@ pub trait Backend: Send + Sync + fmt::Debug {
 
     /// The address a service is told to listen on.
     fn service_host(&self) -> &str;
+
+    /// Runs the very `gym-runtime` that jobs are started with to its end, with `arguments`: what a
+    /// launch asks before it starts anything. Files that the arguments name are this machine's.
+    ///
+    /// # Errors
+    /// [`Error::NoRuntime`], [`Error::NotRuntime`] or [`Error::Start`] when it cannot be asked. That
+    /// it fails is an answer.
+    async fn ask(&self, arguments: Vec<OsString>) -> Result<Answer, Error>;
 
     /// CPU threads that a job `id` gets which did not ask for a number: see [`local`] for the local
     /// rule. Hold the answer until the job is submitted, so that the next launch counts it.

@@ -1,13 +1,19 @@
-//! A model by name: a hub id or a folder.
+//! A model by name: a hub id, a folder, or a folder's `file://` URL.
 
 use std::collections::HashSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
+use training_gym_core::store;
+
 use super::models::{self, Preset};
 use super::response::{self, ParsedResponse};
 use super::{Problem, Recipe};
+use crate::hub::Repo;
+
+pub(crate) const URL_BOUND: &str = "only `file:///absolute/path` URLs are read; S3 stores are still to come";
+pub(crate) const URL_REMEDY: &str = "copy the model to this machine and name its folder";
 
 /// A model, as a handle that is copied like a number.
 ///
@@ -55,16 +61,22 @@ pub enum Family {
 }
 
 impl Model {
-    /// A model of the hub by its id, `org/name`. The id is checked by `check()`.
+    /// A model of the hub by its id, `org/name`, or a folder by its `file:///absolute/path` URL. It is
+    /// checked by `check()` and every launch; another URL is refused by name.
     #[must_use]
     pub fn hub(repo: &str) -> Self {
-        Self::known(kept(repo))
+        match store::local_folder(repo) {
+            Some(folder) => Self::folder(folder),
+            None => Self::known(kept(repo)),
+        }
     }
 
-    /// A Hugging Face folder: `config.json`, safetensors, tokenizer.
+    /// A Hugging Face folder, `config.json`, safetensors, tokenizer, by its path or `file://` URL.
     #[must_use]
     pub fn folder(path: impl Into<PathBuf>) -> Self {
-        Self { place: Place::Folder(kept_path(path.into())), revision: None }
+        let path = path.into();
+        let path = path.to_str().and_then(store::local_folder).unwrap_or(path);
+        Self { place: Place::Folder(kept_path(path)), revision: None }
     }
 
     /// The model at a branch, tag or commit of its repository instead of `main`.
@@ -119,6 +131,15 @@ impl Model {
         response::split(response, self.family(), true)
     }
 
+    /// The URL it was named by, where that is none a model can be read from.
+    pub(crate) fn foreign_url(&self) -> Option<&'static str> {
+        match self.place {
+            Place::Hub(place) => Some(place),
+            Place::Folder(path) => path.to_str().filter(|_| !path.is_dir()),
+        }
+        .filter(|place| place.contains("://"))
+    }
+
     fn preset(&self) -> Option<&'static Preset> {
         match self.place {
             Place::Hub(repo) => models::PRESETS.iter().find(|preset| preset.repo == repo),
@@ -136,7 +157,10 @@ impl Model {
         };
         let mut problems = Vec::new();
         match self.place {
-            Place::Hub(repo) if !is_hub_id(repo) => problems.push(problem(
+            _ if self.foreign_url().is_some() => {
+                problems.push(problem(format!("{:?}", self.foreign_url().unwrap_or_default()), URL_BOUND, URL_REMEDY));
+            }
+            Place::Hub(repo) if Repo::model(repo).is_err() => problems.push(problem(
                 format!("{repo:?}"),
                 "a hub id is `org/name` of letters, digits, `-`, `_` and `.`",
                 "correct the id, or use Model::folder for a local folder",
@@ -169,15 +193,6 @@ impl fmt::Display for Model {
         out.write_str(self.name())?;
         self.revision.map_or(Ok(()), |revision| write!(out, "@{revision}"))
     }
-}
-
-fn is_hub_id(id: &str) -> bool {
-    let part = |text: &str| {
-        let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        !text.is_empty() && text.chars().all(fits) && !text.starts_with(['-', '.']) && !text.ends_with(['-', '.'])
-    };
-    let mut parts = id.split('/');
-    parts.next().is_some_and(part) && parts.next().is_none_or(part) && parts.next().is_none()
 }
 
 /// The longest sequence a model's `config.json` allows; `None` where the file does not say.

@@ -402,7 +402,7 @@ async fn shared_rows_are_found_by_what_they_ask() {
 
 #[tokio::test]
 async fn the_shared_math_sets_load() {
-    let shared = std::env::var("TRAINING_GYM_SHARED").map_or_else(|_| PathBuf::from("../shared"), PathBuf::from);
+    let shared = std::env::var("TRAINING_GYM_SHARED").map_or_else(|_| PathBuf::from("../../shared"), PathBuf::from);
     let mut checked = 0;
     for (file, input, label, rows) in [
         ("aime2024.jsonl", "problem", "answer", 30),

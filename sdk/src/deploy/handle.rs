@@ -10,8 +10,7 @@ use training_gym_core::spec::{SecretRef, ServeSpec};
 
 use super::launch::Kind;
 use super::{CustomDeployment, Error, requests};
-use crate::backend::local::LAST_LINES;
-use crate::backend::{self, Backend, Job, JobId, JobState, LogOptions, Logs, Secret, Workload};
+use crate::backend::{self, Backend, Job, JobId, JobState, LAST_LINES, LogOptions, Logs, Secret, Workload};
 use crate::config::{Model, ModelSource};
 
 /// Name of the bearer token among a service's secrets.

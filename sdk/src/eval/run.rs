@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use training_gym_core::chain;
 use training_gym_core::sample::{Message, Prompt, Row};
+use training_gym_core::splitmix::{GAMMA, mixed};
 
 use super::progress::Progress;
 use super::{Error, Evaluation, Outcome, Report, RowResult, Rows};
@@ -99,13 +100,8 @@ impl Evaluation<'_> {
     }
 }
 
-/// A seed of its own for each reply (SplitMix64's finaliser over a running sum; Steele, Lea and
-/// Flood, "Fast splittable pseudorandom number generators", 2014).
+/// A seed of its own for each reply: SplitMix64's finaliser over a running sum.
 fn seed_of(seed: u64, (row, sample): (usize, usize)) -> u64 {
-    [row as u64, sample as u64].iter().fold(seed, |state, part| {
-        let mut mixed = state.wrapping_add(part.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    })
+    let parts = [row as u64, sample as u64];
+    parts.iter().fold(seed, |state, part| mixed(state.wrapping_add(part.wrapping_add(1).wrapping_mul(GAMMA))))
 }

@@ -71,7 +71,6 @@ struct Inner {
     store: Arc<dyn Store>,
     hub: Hub,
     home: PathBuf,
-    runtime: Option<PathBuf>,
 }
 
 impl Gym {
@@ -99,7 +98,7 @@ impl Gym {
         })?;
         let store = Arc::new(store);
         let backend = Arc::new(LocalBackend::new(&home));
-        Ok(Self { inner: Arc::new(Inner { backend, store, hub: Hub::from_env()?, home, runtime: None }) })
+        Ok(Self { inner: Arc::new(Inner { backend, store, hub: Hub::from_env()?, home }) })
     }
 
     /// The same client on the local backend, with this `gym-runtime` program instead of the one that
@@ -107,10 +106,7 @@ impl Gym {
     #[must_use]
     pub fn with_runtime(self, program: impl Into<PathBuf>) -> Self {
         let program = program.into();
-        self.change(|inner| {
-            inner.backend = Arc::new(LocalBackend::new(&inner.home).with_runtime(&program));
-            inner.runtime = Some(program);
-        })
+        self.change(|inner| inner.backend = Arc::new(LocalBackend::new(&inner.home).with_runtime(program)))
     }
 
     /// The same client with another backend.
@@ -160,11 +156,6 @@ impl Gym {
     /// Where copies of remote artefacts are kept.
     pub(crate) fn cache(&self) -> PathBuf {
         self.inner.home.join("cache")
-    }
-
-    /// The runtime's program, where one was chosen.
-    pub(crate) fn runtime(&self) -> Option<&Path> {
-        self.inner.runtime.as_deref()
     }
 
     /// The deployments that were not stopped, by name: those that run, and those whose process ended

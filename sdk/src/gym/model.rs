@@ -6,7 +6,8 @@ use serde::Deserialize;
 use training_gym_core::spec::{HubRef, ModelSpec};
 
 use super::Gym;
-use crate::backend::{self, LocalBackend};
+use crate::backend;
+use crate::config::model::{URL_BOUND, URL_REMEDY};
 use crate::config::{Model, ModelSource};
 use crate::hub::{self, Repo, local_model};
 
@@ -51,6 +52,9 @@ impl Gym {
         name: String,
         before: Option<&HubRef>,
     ) -> Result<ModelSpec, ModelError> {
+        if let Some(url) = model.foreign_url() {
+            return Err(ModelError::Refused(format!("`{url}`: {URL_BOUND}; {URL_REMEDY}")));
+        }
         let (folder, hub) = match model.source() {
             ModelSource::Folder(path) => {
                 let folder = local_model(path)?;
@@ -76,7 +80,7 @@ impl Gym {
     pub(crate) async fn computes(&self, model: Model, config: &Path) -> Result<(), ModelError> {
         let config: PathBuf = std::path::absolute(config).unwrap_or_else(|_| config.to_owned());
         let arguments = ["check".into(), "--config".into(), config.into_os_string()];
-        let answer = LocalBackend::ask(self.runtime(), arguments.into()).await?.json::<Computed>()?;
+        let answer = self.backend().ask(arguments.into()).await?.json::<Computed>()?;
         answer.map(drop).map_err(|said| ModelError::Refused(format!("`{model}`: {said}")))
     }
 }
@@ -115,6 +119,70 @@ mod tests {
         let text = launched.unwrap_err().to_string();
         assert!(text.contains("`mamba`") && text.contains("MambaForCausalLM"), "{text}");
         assert!(gym.backend().list().await.unwrap().is_empty());
+        // A store that is not read yet is named, not taken for a hub id.
+        let launched = crate::deploy::Endpoint::launch(Model::hub("s3://bucket/m")).on(&gym).await;
+        let text = launched.unwrap_err().to_string();
+        assert!(text.contains("`s3://bucket/m`") && text.contains("S3 stores are still to come"), "{text}");
+    }
+
+    /// A backend elsewhere: it answers for itself.
+    #[derive(Debug)]
+    struct Elsewhere(backend::LocalBackend);
+
+    #[async_trait::async_trait]
+    impl backend::Backend for Elsewhere {
+        fn name(&self) -> String {
+            "elsewhere".to_owned()
+        }
+        fn service_host(&self) -> &str {
+            "127.0.0.1"
+        }
+        async fn ask(&self, arguments: Vec<std::ffi::OsString>) -> Result<backend::Answer, backend::Error> {
+            assert_eq!(arguments[0], "check");
+            Ok(backend::Answer::Refused("asked elsewhere".to_owned()))
+        }
+        async fn share(&self, id: &backend::JobId) -> Result<backend::Share, backend::Error> {
+            self.0.share(id).await
+        }
+        fn secret_ref(&self, id: &backend::JobId, name: &str) -> training_gym_core::spec::SecretRef {
+            self.0.secret_ref(id, name)
+        }
+        async fn secret(&self, id: &backend::JobId, name: &str) -> Result<backend::Secret, backend::Error> {
+            self.0.secret(id, name).await
+        }
+        async fn submit(&self, request: backend::Request) -> Result<backend::Submitted, backend::Error> {
+            self.0.submit(request).await
+        }
+        async fn job(&self, id: &backend::JobId) -> Result<backend::Job, backend::Error> {
+            self.0.job(id).await
+        }
+        async fn logs(
+            &self,
+            id: &backend::JobId,
+            options: backend::LogOptions,
+        ) -> Result<backend::Logs, backend::Error> {
+            self.0.logs(id, options).await
+        }
+        async fn cancel(&self, id: &backend::JobId, grace: std::time::Duration) -> Result<(), backend::Error> {
+            self.0.cancel(id, grace).await
+        }
+        async fn list(&self) -> Result<Vec<backend::Job>, backend::Error> {
+            self.0.list().await
+        }
+    }
+
+    #[tokio::test]
+    async fn the_runtime_of_the_backend_is_asked_and_no_other() {
+        let home = tempfile::tempdir().unwrap();
+        let backend = Elsewhere(backend::LocalBackend::new(home.path()));
+        // Nothing is asked of the program of this machine, which is none.
+        let gym = Gym::local(home.path()).unwrap().with_runtime("/nowhere").with_backend(std::sync::Arc::new(backend));
+        let folder = home.path().join("m");
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("config.json"), "{}").unwrap();
+        let launched = crate::deploy::Endpoint::launch(Model::folder(folder)).on(&gym).await;
+        let text = launched.unwrap_err().to_string();
+        assert!(text.contains("asked elsewhere"), "{text}");
     }
 
     #[tokio::test]

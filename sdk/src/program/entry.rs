@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use training_gym_core::worker::{REWARD_WORKER, ROLE_VARIABLE, SOCKET_VARIABLE};
 
-use super::STARTED_BY_MAIN;
+use super::{STARTED_BY_MAIN, interrupt};
 use crate::reward::{Registry, worker};
 
 /// What the person's `main` may return.
@@ -85,6 +85,8 @@ where
         Err(_) => {}
     }
     STARTED_BY_MAIN.store(true, Ordering::Relaxed);
+    // On a thread of its own, so that it also ends a `main` that blocks.
+    runtime.spawn(interrupt::last_resort());
     let code = runtime.block_on(main()).report();
     // Background work that is still blocked somewhere must not keep a finished program alive.
     runtime.shutdown_timeout(Duration::from_secs(1));

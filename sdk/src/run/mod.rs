@@ -9,6 +9,7 @@ mod checkpoints;
 mod document;
 mod error;
 mod launch;
+mod metrics;
 mod progress;
 mod runtime_check;
 mod spec_file;

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use training_gym_core::spec::{RowsRef, RunSpec};
 
 use super::Error;
-use crate::backend::{self, LocalBackend};
+use crate::backend;
 use crate::gym::Gym;
 
 /// The part of the runtime's report that is used here.
@@ -15,13 +15,18 @@ struct Report {
     rows: u64,
     longest_prompt: u64,
     too_long: u64,
+    /// What the model has and is not computed.
+    #[serde(default)]
+    note: Option<String>,
 }
 
 /// Runs `gym-runtime check` on the model and the rows the run will read: notes, or its words.
 pub(super) async fn check(gym: &Gym, spec: &RunSpec) -> Result<Vec<String>, Error> {
     let mut notes = check_rows(gym, spec, (&spec.data.train, "training")).await?;
     if let Some(eval) = &spec.eval {
-        notes.extend(check_rows(gym, spec, (&eval.rows, "evaluation")).await?);
+        // What it says of the model it has said already.
+        let more = check_rows(gym, spec, (&eval.rows, "evaluation")).await?;
+        notes.extend(more.into_iter().filter(|note| !notes.contains(note)).collect::<Vec<_>>());
     }
     Ok(notes)
 }
@@ -40,9 +45,10 @@ async fn check_rows(gym: &Gym, spec: &RunSpec, (rows_ref, kind): (&RowsRef, &str
     if !spec.data.apply_chat_template {
         arguments.push("--raw".into());
     }
-    let report = LocalBackend::ask(gym.runtime(), arguments).await?.json::<Report>()?;
+    let report = gym.backend().ask(arguments).await?.json::<Report>()?;
     let report = report.map_err(|said| Error::Check { said: format!("{kind} rows: {said}") })?;
-    let mut notes = vec![format!("the longest of {} {kind} prompts has {} tokens", report.rows, report.longest_prompt)];
+    let mut notes: Vec<String> = report.note.map(|note| format!("the model: {note}")).into_iter().collect();
+    notes.push(format!("the longest of {} {kind} prompts has {} tokens", report.rows, report.longest_prompt));
     if report.too_long > 0 {
         let (count, limit) = (report.too_long, spec.data.max_prompt_len);
         notes.push(format!(

@@ -1,14 +1,13 @@
 //! Where a run is: its own word, checked against its process.
 
 use training_gym_core::ids::RunId;
-use training_gym_core::record::{Cause, Failure, RunState, RunStatus, StepMetrics, keys};
+use training_gym_core::record::{Cause, Failure, RunState, RunStatus, keys};
 use training_gym_core::store;
 
 use super::document::Document;
 use super::launch::known;
 use super::{Error, TrainRun};
-use crate::backend::local::LAST_LINES;
-use crate::backend::{Exit, Job, JobState, LogOptions};
+use crate::backend::{Exit, Job, JobState, LAST_LINES, LogOptions};
 use crate::gym::Gym;
 
 /// Causes whose exit code tells them apart.
@@ -142,28 +141,6 @@ impl TrainRun {
             retryable: matches!(cause, Cause::Died | Cause::Teacher | Cause::Store),
         };
         Ok(RunStatus { state: RunState::Failed, failure: Some(failure), ..status })
-    }
-
-    /// What the run has measured so far, a line a step.
-    ///
-    /// # Errors
-    /// When the store fails.
-    pub async fn metrics(&self) -> Result<Vec<StepMetrics>, Error> {
-        let key = keys::metrics(self.training_run_id());
-        let object = match self.gym().store().get(&key).await {
-            Ok(object) => object,
-            Err(store::Error::NotFound { .. }) => return Ok(Vec::new()),
-            Err(error) => return Err(error.into()),
-        };
-        // Whole lines only: the last may be half written.
-        let whole = object.bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
-        let lines = object.bytes[..whole].split(|&byte| byte == b'\n').zip(1..).filter(|(line, _)| !line.is_empty());
-        lines
-            .map(|(line, number)| {
-                let damaged = Document::Metrics(number).unreadable(self.gym(), self.training_run_id(), &key);
-                serde_json::from_slice(line).map_err(damaged)
-            })
-            .collect()
     }
 }
 

@@ -15,6 +15,7 @@ use crate::serve::generation::{self, Complete, Generation, Piece, Wanted};
 use crate::serve::reasoning::ReasoningSplitter;
 use crate::serve::sampling::Sampling;
 use crate::serve::service::Service;
+use crate::serve::waiting::Held;
 use crate::text::RenderOptions;
 
 /// What a chat request comes to.
@@ -26,12 +27,14 @@ struct Chat {
     top_logprobs: Option<usize>,
 }
 
-pub(super) async fn answer(service: &Service, fields: &Fields) -> Result<Response, ApiError> {
+pub(super) async fn answer(service: &Service, fields: Fields, held: &Held) -> Result<Response, ApiError> {
     service.check_name(fields.text("model")?)?;
-    let delivery = Delivery::read(fields)?;
-    let chat = read(service, fields)?;
+    let delivery = Delivery::read(&fields)?;
+    let chat = read(service, &fields)?;
+    // Many times the ids it held.
+    drop(fields);
     let wanted = Wanted::all(&chat.prompt_ids, &chat.sampling, chat.top_logprobs.unwrap_or(0));
-    let generations = generation::start(service, wanted.collect()).await?;
+    let generations = generation::start(service, wanted.collect(), held).await?;
     if delivery.stream {
         Ok(streamed(service, chat, generations, delivery))
     } else {

@@ -14,6 +14,7 @@ use crate::serve::fields::{Fields, ids};
 use crate::serve::generation::{self, Generation, Piece, Wanted, check_count};
 use crate::serve::sampling::Sampling;
 use crate::serve::service::Service;
+use crate::serve::waiting::Held;
 use crate::text::Tokenizer;
 
 /// OpenAI's default of `max_tokens` on this route.
@@ -46,11 +47,13 @@ impl Completion {
     }
 }
 
-pub(super) async fn answer(service: &Service, fields: &Fields) -> Result<Response, ApiError> {
+pub(super) async fn answer(service: &Service, fields: Fields, held: &Held) -> Result<Response, ApiError> {
     service.check_name(fields.text("model")?)?;
-    let delivery = Delivery::read(fields)?;
-    let completion = Completion::read(service, fields)?;
-    let generations = generation::start(service, completion.wanted().collect()).await?;
+    let delivery = Delivery::read(&fields)?;
+    let completion = Completion::read(service, &fields)?;
+    // Many times the ids it held.
+    drop(fields);
+    let generations = generation::start(service, completion.wanted().collect(), held).await?;
     if delivery.stream {
         Ok(streamed(service, &completion, generations, delivery))
     } else {

@@ -7,24 +7,37 @@ mod stream;
 
 use std::ops::RangeInclusive;
 
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::response::Response;
+use axum::{Extension, Json};
 use serde_json::{Value, json};
 
 use super::error::ApiError;
 use super::fields::Fields;
 use super::service::Service;
+use super::waiting::Held;
 
 /// `POST /v1/chat/completions`.
-pub(super) async fn chat(State(service): State<Service>, body: Bytes) -> Result<Response, ApiError> {
-    chat::answer(&service, &Fields::parse(&body)?).await
+pub(super) async fn chat(
+    State(service): State<Service>,
+    Extension(held): Extension<Held>,
+    body: Bytes,
+) -> Result<Response, ApiError> {
+    let fields = Fields::parse(&body)?;
+    drop(body);
+    chat::answer(&service, fields, &held).await
 }
 
 /// `POST /v1/completions`.
-pub(super) async fn completions(State(service): State<Service>, body: Bytes) -> Result<Response, ApiError> {
-    completions::answer(&service, &Fields::parse(&body)?).await
+pub(super) async fn completions(
+    State(service): State<Service>,
+    Extension(held): Extension<Held>,
+    body: Bytes,
+) -> Result<Response, ApiError> {
+    let fields = Fields::parse(&body)?;
+    drop(body);
+    completions::answer(&service, fields, &held).await
 }
 
 /// `GET /v1/models`.

@@ -161,7 +161,7 @@ pub async fn files_travel_both_ways(store: &dyn Store) {
     clear(store, &prefix).await;
 }
 
-/// `write_at` appends, cuts, and refuses a hole.
+/// `write_at` appends, cuts, and refuses a hole; `get_from` reads on from where a reader was.
 ///
 /// # Panics
 /// When the store breaks a promise.
@@ -176,6 +176,12 @@ pub async fn logs_grow_and_are_cut(store: &dyn Store) {
     store.write_at(&key, 0, Bytes::from_static(b"one\n")).await.expect("the first line");
     store.write_at(&key, 4, Bytes::from_static(b"two\n")).await.expect("the second line");
     assert_eq!(read().await, "one\ntwo\n");
+    for (offset, rest) in [(0, Some("one\ntwo\n")), (4, Some("two\n")), (8, Some("")), (9, None), (u64::MAX, None)] {
+        let found = store.get_from(&key, offset).await.expect("the log's rest");
+        assert_eq!(found.as_deref(), rest.map(str::as_bytes), "from {offset}");
+    }
+    let missing = store.get_from(&format!("{prefix}/none"), 0).await;
+    assert!(matches!(missing, Err(Error::NotFound { .. })), "a missing log gave {missing:?}");
     store.write_at(&key, 4, Bytes::from_static(b"2\n")).await.expect("a cut");
     assert_eq!(read().await, "one\n2\n");
     let hole = store.write_at(&key, 7, Bytes::from_static(b"x")).await;

@@ -255,6 +255,20 @@ impl Root {
         Ok(Object { bytes: bytes.into(), etag })
     }
 
+    fn get_from(&self, key: &str, offset: u64) -> Result<Option<Bytes>, Error> {
+        let read = || {
+            let mut file = File::open(self.path.join(key))?;
+            if offset > file.metadata()?.len() {
+                return Ok(None);
+            }
+            let mut bytes = Vec::new();
+            file.seek(SeekFrom::Start(offset))?;
+            file.read_to_end(&mut bytes)?;
+            Ok(Some(bytes.into()))
+        };
+        read().map_err(|source| self.unreadable(key, source))
+    }
+
     fn get_file(&self, key: &str, path: &Path) -> Result<(), Error> {
         let mut file = File::open(self.path.join(key)).map_err(|source| self.unreadable(key, source))?;
         if file.metadata().is_ok_and(|meta| meta.is_dir()) {
@@ -378,6 +392,10 @@ impl Store for FileStore {
 
     async fn get(&self, key: &str) -> Result<Object, Error> {
         self.blocking(key, Root::get).await
+    }
+
+    async fn get_from(&self, key: &str, offset: u64) -> Result<Option<Bytes>, Error> {
+        self.blocking(key, move |root, key| root.get_from(key, offset)).await
     }
 
     async fn get_file(&self, key: &str, path: &Path) -> Result<(), Error> {

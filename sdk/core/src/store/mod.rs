@@ -133,6 +133,12 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Reads an object whole.
     async fn get(&self, key: &str) -> Result<Object, Error>;
 
+    /// Reads an object from byte `offset` on; `None` where it is shorter. It is how a log is followed.
+    async fn get_from(&self, key: &str, offset: u64) -> Result<Option<Bytes>, Error> {
+        let bytes = self.get(key).await?.bytes;
+        Ok(usize::try_from(offset).ok().filter(|offset| *offset <= bytes.len()).map(|offset| bytes.slice(offset..)))
+    }
+
     /// Copies an object to a file, atomically (the file appears whole or not at all).
     async fn get_file(&self, key: &str, path: &Path) -> Result<(), Error>;
 
@@ -158,14 +164,19 @@ pub trait Store: Send + Sync + fmt::Debug {
 pub fn open(url: &str) -> Result<Arc<dyn Store>, Error> {
     let invalid = |rule: &str| Error::Invalid { what: "store URL", given: url.to_owned(), rule: rule.to_owned() };
     match url.split_once("://") {
-        Some(("file", rest)) => {
-            let path = url::to_file(rest)
+        Some(("file", _)) => {
+            let path = local_folder(url)
                 .ok_or_else(|| invalid("a folder is written `file:///absolute/path`, special characters as %XX"))?;
             Ok(Arc::new(FileStore::open(path)?))
         }
         Some(("memory", "")) => Ok(Arc::new(MemoryStore::new())),
         _ => Err(invalid("supported are `file:///absolute/path` and `memory://`")),
     }
+}
+
+/// The folder that a `file:///absolute/path` URL names; `None` where it is no such URL.
+pub fn local_folder(url: &str) -> Option<PathBuf> {
+    url::to_file(url.strip_prefix("file://")?)
 }
 
 /// Refuses a prefix whose folder part is no key.

@@ -38,7 +38,7 @@ use async_trait::async_trait;
 use training_gym_core::spec::SecretRef;
 
 use self::record::Folder;
-use super::{Backend, Error, Job, JobId, LogOptions, Logs, Request, Secret, Share, Submitted};
+use super::{Answer, Backend, Error, Job, JobId, LogOptions, Logs, Request, Secret, Share, Submitted};
 
 /// Variables of this process that its jobs inherit.
 pub const INHERITED: &[&str] = &[
@@ -64,31 +64,6 @@ pub const INHERITED: &[&str] = &[
     "https_proxy",
     "no_proxy",
 ];
-
-/// Lines of a log that a message quotes.
-pub const LAST_LINES: usize = 20;
-
-/// What `gym-runtime` answered to a question.
-#[derive(Debug)]
-pub(crate) enum Answer {
-    /// It succeeded, and printed this.
-    Printed { program: PathBuf, stdout: Vec<u8> },
-    /// It failed, with these words.
-    Refused(String),
-}
-
-impl Answer {
-    /// The JSON document it printed, or its refusal.
-    pub(crate) fn json<T: serde::de::DeserializeOwned>(self) -> Result<Result<T, String>, Error> {
-        match self {
-            Self::Refused(said) => Ok(Err(said)),
-            Self::Printed { program, stdout } => serde_json::from_slice(&stdout).map(Ok).map_err(|error| {
-                let what = format!("its answer to `check` cannot be read ({error})");
-                Error::NotRuntime { program, what }
-            }),
-        }
-    }
-}
 
 /// The backend that runs jobs as processes of this machine. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -133,26 +108,6 @@ impl LocalBackend {
         let program = program::find(self.inner.runtime.as_deref())?;
         handshake::greet(&program)?;
         Ok(program)
-    }
-
-    /// Runs `gym-runtime` (the one `chosen`, or the one that is found) with `arguments` to its end:
-    /// what it printed, or, where it failed, its words.
-    pub(crate) async fn ask(chosen: Option<&Path>, arguments: Vec<OsString>) -> Result<Answer, Error> {
-        let backend = Self { inner: Arc::new(Inner { home: PathBuf::new(), runtime: chosen.map(Path::to_owned) }) };
-        let program = backend.blocking(Self::runtime).await?;
-        let output = tokio::process::Command::new(&program)
-            .args(&arguments)
-            .stdin(Stdio::null())
-            .kill_on_drop(true)
-            .output()
-            .await
-            .map_err(|source| Error::Start { program: program.clone(), source })?;
-        if output.status.success() {
-            return Ok(Answer::Printed { program, stdout: output.stdout });
-        }
-        let said = String::from_utf8_lossy(&output.stderr).trim().trim_start_matches("error: ").to_owned();
-        let silent = || format!("`{}` ended with {} and said nothing", program.display(), output.status);
-        Ok(Answer::Refused(if said.is_empty() { silent() } else { said }))
     }
 
     /// Where the job's files are.
@@ -223,6 +178,23 @@ impl Backend for LocalBackend {
 
     fn service_host(&self) -> &str {
         "127.0.0.1"
+    }
+
+    async fn ask(&self, arguments: Vec<OsString>) -> Result<Answer, Error> {
+        let program = self.blocking(Self::runtime).await?;
+        let output = tokio::process::Command::new(&program)
+            .args(&arguments)
+            .stdin(Stdio::null())
+            .kill_on_drop(true)
+            .output()
+            .await
+            .map_err(|source| Error::Start { program: program.clone(), source })?;
+        if output.status.success() {
+            return Ok(Answer::Printed { program, stdout: output.stdout });
+        }
+        let said = String::from_utf8_lossy(&output.stderr).trim().trim_start_matches("error: ").to_owned();
+        let silent = || format!("`{}` ended with {} and said nothing", program.display(), output.status);
+        Ok(Answer::Refused(if said.is_empty() { silent() } else { said }))
     }
 
     async fn share(&self, id: &JobId) -> Result<Share, Error> {

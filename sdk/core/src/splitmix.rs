@@ -1,5 +1,5 @@
 //! SplitMix64 (Steele, Lea and Flood: "Fast Splittable Pseudorandom Number Generators", 2014): how
-//! every seed of this program is spread.
+//! every seed of SDK and runtime is spread.
 
 /// The golden ratio's 64 bits: the step between two states.
 pub const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
