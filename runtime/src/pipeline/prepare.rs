@@ -37,24 +37,25 @@ pub(super) struct Prepared {
     pub(super) trainer: Trainer,
     /// Publishes.
     pub(super) publisher: Publisher,
-    /// Steps done before this attempt.
-    pub(super) done: u64,
-    /// [`fingerprint`] of the weights as this attempt begins.
-    pub(super) start_weights: String,
+    /// Where this attempt goes on.
+    pub(super) cursor: Cursor,
     /// What a person should know.
     pub(super) notes: Vec<String>,
-    /// Where the metrics go on, in bytes.
-    pub(super) metrics_offset: u64,
 }
 
-/// Where a resumed run goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Where a resumed run goes on, and what its end is judged by: the whole run, whichever attempt did
+/// its steps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Cursor {
     /// Steps done.
     pub(super) step: u64,
     /// Bytes of metrics that belong to them.
     pub(super) metrics_offset: u64,
+    /// Whether one of them had a gradient other than 0.
+    pub(super) learned: bool,
+    /// [`fingerprint`] of the weights the run began with.
+    pub(super) start_weights: String,
 }
 
 /// What a run runs in.
@@ -109,23 +110,26 @@ pub(super) fn prepare(
     let model = Model::load(&spec.model.folder, LoadOptions { device, dtype }).map_err(|error| invalid(&error))?;
     let mut updater = Updater::new(model.share(), spec.update.clone(), spec.rollout.sampling.temperature)
         .map_err(|error| invalid(&error))?;
-    let mut cursor = Cursor { step: 0, metrics_offset: 0 };
-    if let Some(resume) = &resume {
-        let folder = scratch.join("resume");
-        let Some(fetched) = stop.or(runtime, checkpoint::fetch(&**store, resume, &folder)) else { return Ok(None) };
-        fetched.map_err(|error| unusable(&error, resume))?;
-        cursor = load_cursor(&folder, resume.step)?;
-        updater.load_state(&folder).map_err(|error| Stop::new(Cause::Store, &error))?;
-        tracing::info!("resuming run {} after step {}", spec.run_id, cursor.step);
-    }
+    let mut cursor = match &resume {
+        None => Cursor { step: 0, metrics_offset: 0, learned: false, start_weights: fingerprint(&updater) },
+        Some(resume) => {
+            let folder = scratch.join("resume");
+            let Some(fetched) = stop.or(runtime, checkpoint::fetch(&**store, resume, &folder)) else { return Ok(None) };
+            fetched.map_err(|error| unusable(&error, resume))?;
+            let cursor = load_cursor(&folder, resume.step)?;
+            updater.load_state(&folder).map_err(|error| Stop::new(Cause::Store, &error))?;
+            tracing::info!("resuming run {} after step {}", spec.run_id, cursor.step);
+            cursor
+        }
+    };
     let written = runtime.block_on(metrics_size(&**store, &spec))?;
     if written < cursor.metrics_offset {
         let lost =
             "metrics.jsonl lost lines of finished steps since they were written; the run goes on behind the rest";
         notes.push(lost.to_owned());
     }
-    let metrics_offset = cursor.metrics_offset.min(written);
-    let replay = runtime.block_on(Replay::load(&**store, &spec.run_id, cursor.step))?;
+    cursor.metrics_offset = cursor.metrics_offset.min(written);
+    let replay = runtime.block_on(Replay::open(Arc::clone(store), spec.run_id.clone()))?;
     let mut engine = Engine::new(model, &spec.rollout.engine).map_err(|error| invalid(&error))?;
     engine.weights_changed(WeightVersion(cursor.step));
 
@@ -137,7 +141,6 @@ pub(super) fn prepare(
         teacher
     });
     let publisher = Publisher::new(Arc::clone(store), &spec, around.attempt, runtime.clone(), scratch.to_owned());
-    let start_weights = fingerprint(&updater);
     let trainer = Trainer {
         spec,
         runtime: runtime.clone(),
@@ -151,8 +154,7 @@ pub(super) fn prepare(
         evaluation,
         stop: stop.clone(),
     };
-    let done = cursor.step;
-    Ok(Some(Prepared { trainer, publisher, done, start_weights, notes, metrics_offset }))
+    Ok(Some(Prepared { trainer, publisher, cursor, notes }))
 }
 
 /// A note, where prompts were left out.
@@ -213,8 +215,8 @@ fn load_cursor(folder: &Path, step: u64) -> Result<Cursor, Stop> {
 
 impl Cursor {
     /// As JSON.
-    pub(super) fn to_json(self) -> Vec<u8> {
-        serde_json::to_vec(&self).expect("two numbers")
+    pub(super) fn to_json(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("numbers and texts")
     }
 }
 
