@@ -116,7 +116,7 @@ pub(super) fn prepare(
             let folder = scratch.join("resume");
             let Some(fetched) = stop.or(runtime, checkpoint::fetch(&**store, resume, &folder)) else { return Ok(None) };
             fetched.map_err(|error| unusable(&error, resume))?;
-            let cursor = load_cursor(&folder, resume.step)?;
+            let cursor = load_cursor(&folder, resume)?;
             updater.load_state(&folder).map_err(|error| Stop::new(Cause::Store, &error))?;
             tracing::info!("resuming run {} after step {}", spec.run_id, cursor.step);
             cursor
@@ -203,11 +203,16 @@ fn prompts(
     .map_err(stop)
 }
 
-fn load_cursor(folder: &Path, step: u64) -> Result<Cursor, Stop> {
-    let bad = |why: String| Stop::say(Cause::Store, format!("the resume state of step {step} is damaged: {why}"));
+/// The cursor of a resume state that was fetched into `folder`. One that another version wrote, with
+/// other fields, is as unusable as a damaged one.
+fn load_cursor(folder: &Path, resume: &Manifest) -> Result<Cursor, Stop> {
+    let bad = |why: String| {
+        let damage = format!("its {CURSOR} cannot be used: {why}");
+        unusable(&checkpoint::Error::Damaged { folder: resume.folder(), damage }, resume)
+    };
     let text = std::fs::read(folder.join(CURSOR)).map_err(|error| bad(error.to_string()))?;
     let cursor: Cursor = serde_json::from_slice(&text).map_err(|error| bad(error.to_string()))?;
-    if cursor.step != step {
+    if cursor.step != resume.step {
         return Err(bad(format!("it says step {}", cursor.step)));
     }
     Ok(cursor)
@@ -309,6 +314,38 @@ pub(super) fn fingerprint(updater: &Updater) -> String {
 mod tests {
     use super::*;
     use tch::Device;
+    use training_gym_core::checkpoint::Kind;
+
+    #[test]
+    fn a_cursor_is_what_was_written_or_says_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let resume = Manifest {
+            kind: Kind::ResumeState,
+            run_id: "r".parse().unwrap(),
+            step: 3,
+            model: "m".to_owned(),
+            weight_version: WeightVersion(3),
+            files: Vec::new(),
+            created_at: 0.0,
+        };
+        let cursor = Cursor { step: 3, metrics_offset: 70, learned: true, start_weights: "a".repeat(64) };
+        let read = |text: &[u8]| {
+            std::fs::write(folder.path().join(CURSOR), text).unwrap();
+            load_cursor(folder.path(), &resume)
+        };
+        assert_eq!(read(&cursor.to_json()).unwrap(), cursor);
+        let earlier = Cursor { step: 2, ..cursor }.to_json();
+        for (text, words) in [
+            (&br#"{"step":3,"metrics_offset":70}"#[..], "missing field `learned`"),
+            (&earlier, "it says step 2"),
+            (b"{", "EOF"),
+        ] {
+            let Stop(failure) = read(text).unwrap_err();
+            assert!(failure.sentence.contains(words), "{}", failure.sentence);
+            assert!(failure.next_step.contains("remove the folder `runs/r/resume/step-3`"), "{}", failure.next_step);
+            assert!(!failure.retryable);
+        }
+    }
 
     #[test]
     fn replicas_are_refused_with_numbers_or_noted() {
