@@ -11,7 +11,7 @@ mod measure;
 
 use std::path::Path;
 
-use measure::{flag, median_seconds, option};
+use measure::{Took, flag, median, option};
 use serde_json::json;
 use tch::{Device, Kind};
 use training_gym_core::spec::EngineSpec;
@@ -38,8 +38,8 @@ fn main() {
         let requests: Vec<ScoreRequest> =
             sequences.into_iter().map(|input_ids| ScoreRequest { input_ids, start_len: 1, top_logprobs: 0 }).collect();
         let tokens = SEQUENCES * length;
-        let together = median_seconds(ROUNDS, || drop(engine.score(&requests).expect("scores")));
-        let apart = median_seconds(ROUNDS, || {
+        let together = median(ROUNDS, || drop(engine.score(&requests).expect("scores")));
+        let apart = median(ROUNDS, || {
             for request in &requests {
                 engine.score(std::slice::from_ref(request)).expect("scores");
             }
@@ -47,8 +47,8 @@ fn main() {
         report(json, &format!("prefill, {length} tokens each"), tokens, [together, apart]);
     }
     let prompts = sequences(&engine, 16);
-    let together = median_seconds(ROUNDS, || generate(&mut engine, &prompts));
-    let apart = median_seconds(ROUNDS, || {
+    let together = median(ROUNDS, || generate(&mut engine, &prompts));
+    let apart = median(ROUNDS, || {
         for prompt in &prompts {
             generate(&mut engine, std::slice::from_ref(prompt));
         }
@@ -87,8 +87,8 @@ fn generate(engine: &mut Engine, prompts: &[Vec<i64>]) {
     }
 }
 
-fn report(json: bool, what: &str, tokens: usize, seconds: [f64; 2]) {
-    let [together, apart] = seconds.map(|seconds| tokens as f64 / seconds);
+fn report(json: bool, what: &str, tokens: usize, took: [Took; 2]) {
+    let [together, apart] = took.map(|took| tokens as f64 / took.seconds);
     let ratio = together / apart;
     if json {
         let line =

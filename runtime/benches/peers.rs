@@ -3,15 +3,16 @@
 //!
 //! `peers --what rollouts|scoring|update --model DIR --workload FILE --dtype bf16|fp32 --threads N --rounds N`
 //!
-//! Prints one JSON line: `seconds`, `tokens`, `peak_mib`. A peak never falls, so each measurement
+//! Prints one JSON line: `seconds`, `cpu_seconds`, `tokens`, `peak_mib`. A peak never falls, so each measurement
 //! is a process of its own.
 
 mod measure;
 
 use std::path::PathBuf;
 
-use measure::{Drawn, median_seconds, option, peak_mib, scored_batch, update_spec};
+use measure::{Drawn, Took, median, option, peak_mib, scored_batch, update_spec};
 use serde::Deserialize;
+use serde_json::json;
 use tch::{Device, Kind};
 use training_gym_core::spec::{AdvantageEstimator, AdvantageSpec, EngineSpec};
 use training_gym_runtime::advantage::{OpdTerm, estimate};
@@ -60,13 +61,15 @@ fn main() {
         rounds: wanted("--rounds").parse().expect("--rounds: a number"),
         workload: serde_json::from_slice(&workload).expect("--workload: chats, new_tokens, scoring, update"),
     };
-    let (seconds, tokens) = match what.as_str() {
+    let (took, tokens) = match what.as_str() {
         "rollouts" => bench.rollouts(),
         "scoring" => bench.scoring(),
         "update" => bench.update(),
         other => panic!("--what {other}: rollouts, scoring or update"),
     };
-    println!("{}", serde_json::json!({ "seconds": seconds, "tokens": tokens, "peak_mib": peak_mib() }));
+    let Took { seconds, cpu_seconds } = took;
+    let line = json!({ "seconds": seconds, "cpu_seconds": cpu_seconds, "tokens": tokens, "peak_mib": peak_mib() });
+    println!("{line}");
 }
 
 impl Bench {
@@ -78,10 +81,10 @@ impl Bench {
         Model::load(&self.folder, self.options).expect("the checkpoint")
     }
 
-    fn rollouts(&self) -> (f64, usize) {
+    fn rollouts(&self) -> (Took, usize) {
         let mut engine = self.engine();
         let Workload { chats, new_tokens, .. } = &self.workload;
-        let seconds = median_seconds(self.rounds, || {
+        let took = median(self.rounds, || {
             for (index, chat) in chats.iter().enumerate() {
                 let request = Request { seed: index as u64, ..Request::new(chat.clone(), *new_tokens) };
                 engine.submit(RequestId(index as u64), request).expect("room for the chat");
@@ -93,21 +96,21 @@ impl Bench {
         let tokens = chats.len() * new_tokens;
         let drawn = engine.stats().generated_tokens as usize;
         assert_eq!(drawn, (self.rounds.max(1) + 1) * tokens, "every round draws every token");
-        (seconds, tokens)
+        (took, tokens)
     }
 
-    fn scoring(&self) -> (f64, usize) {
+    fn scoring(&self) -> (Took, usize) {
         let mut engine = self.engine();
         let sequences = &self.workload.scoring;
-        let seconds = median_seconds(self.rounds, || {
+        let took = median(self.rounds, || {
             let scored = logprobs(&mut engine, sequences);
             assert!(scored.iter().flatten().all(|logprob| logprob.is_finite()));
         });
-        (seconds, sequences.iter().map(Vec::len).sum())
+        (took, sequences.iter().map(Vec::len).sum())
     }
 
     /// Teacher forward, sampled reverse KL, backward, clip, AdamW.
-    fn update(&self) -> (f64, usize) {
+    fn update(&self) -> (Took, usize) {
         let sequences = &self.workload.update;
         let mut teacher = self.engine();
         let student = self.model();
@@ -123,12 +126,12 @@ impl Bench {
         let mut updater = Updater::new(student, update_spec(sequences.len(), 1024), 1.0).expect("an updater");
         let spec = AdvantageSpec { estimator: AdvantageEstimator::Raw, normalize_advantages: false };
         let term = OpdTerm { coef: 1.0, log_ratio_clamp: None };
-        let seconds = median_seconds(self.rounds, || {
+        let took = median(self.rounds, || {
             let scored = scored_batch(samples.clone(), Some(logprobs(&mut teacher, sequences)));
             let (batch, _) = estimate(scored, &spec, Some(&term), 1);
             assert_eq!(updater.apply(&batch).expect("an update").updates, 1);
         });
-        (seconds, sequences.iter().map(Vec::len).sum())
+        (took, sequences.iter().map(Vec::len).sum())
     }
 }
 

@@ -5,9 +5,7 @@
 
 mod measure;
 
-use std::time::Instant;
-
-use measure::{scored_batch, update_spec};
+use measure::{median, scored_batch, update_spec};
 use serde_json::json;
 use tch::{Device, Kind};
 use training_gym_runtime::batch::{Rollout, TrainBatch};
@@ -28,34 +26,16 @@ fn main() {
                 let mut updater = updater(dtype, max_tokens);
                 let batch = batch();
                 let tokens: usize = batch.rollouts().iter().map(|r| 20 + r.response_ids.len()).sum();
-                updater.apply(&batch).expect("a warm-up");
-                let cpu = cpu_seconds();
-                let mut seconds: Vec<f64> = (0..ROUNDS)
-                    .map(|_| {
-                        let start = Instant::now();
-                        let report = updater.apply(&batch).expect("an update");
-                        assert_eq!(report.updates, 1);
-                        start.elapsed().as_secs_f64()
-                    })
-                    .collect();
-                let cpu = (cpu_seconds() - cpu) / ROUNDS as f64;
-                seconds.sort_by(f64::total_cmp);
-                let median = seconds[ROUNDS / 2];
+                let took = median(ROUNDS, || {
+                    assert_eq!(updater.apply(&batch).expect("an update").updates, 1);
+                });
+                let (median, cpu) = (took.seconds, took.cpu_seconds);
                 let rate = tokens as f64 / median;
                 let name = format!("{dtype:?}");
                 println!("{name:>12}{threads:>12}{max_tokens:>12}{median:>12.3}{cpu:>12.3}{rate:>12.0}");
             }
         }
     }
-}
-
-/// Seconds all threads of this process have computed: tells more than the clock on a busy machine.
-fn cpu_seconds() -> f64 {
-    let threads = std::fs::read_dir("/proc/self/task").expect("Linux's /proc");
-    let nanoseconds = |path: std::path::PathBuf| -> Option<f64> {
-        std::fs::read_to_string(path.join("schedstat")).ok()?.split_whitespace().next()?.parse().ok()
-    };
-    threads.filter_map(|thread| nanoseconds(thread.ok()?.path())).sum::<f64>() / 1e9
 }
 
 fn updater(dtype: Kind, max_tokens_per_gpu: usize) -> Updater {

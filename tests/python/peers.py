@@ -1,7 +1,7 @@
 """The peer's side of `cargo xtask bench peers`: transformers on a checkpoint, on a CPU.
 
     peers.py workload MODEL FILE              writes the token ids both sides compute
-    peers.py WHAT MODEL FILE DTYPE THREADS ROUNDS   prints one JSON line: seconds, tokens, peak_mib
+    peers.py WHAT MODEL FILE DTYPE THREADS ROUNDS   prints one JSON line: seconds, cpu_seconds, tokens, peak_mib
 
 WHAT: rollouts, scoring, update. The first round is not counted; seconds is the middle of the others.
 """
@@ -9,7 +9,6 @@ WHAT: rollouts, scoring, update. The first round is not counted; seconds is the 
 import json
 import random
 import resource
-import statistics
 import sys
 import time
 
@@ -44,12 +43,12 @@ def write_workload(folder, path):
 
 def seconds_of(rounds, work):
     work()
-    seconds = []
+    took = []
     for _ in range(rounds):
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         work()
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds)
+        took.append((time.perf_counter() - start, time.process_time() - cpu))
+    return sorted(took)[len(took) // 2]
 
 
 def main():
@@ -116,9 +115,9 @@ def main():
         tokens = ids.numel()
     else:
         raise SystemExit(f"no measurement {what!r}: rollouts, scoring or update")
-    seconds = seconds_of(int(rounds), work)
+    seconds, cpu = seconds_of(int(rounds), work)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"seconds": seconds, "tokens": tokens, "peak_mib": peak}))
+    print(json.dumps({"seconds": seconds, "cpu_seconds": cpu, "tokens": tokens, "peak_mib": peak}))
 
 
 main()

@@ -118,6 +118,7 @@ fn peers(options: &Options) -> Result<()> {
         if options.json {
             let line = json!({
                 "what": what, "unit": "tokens/s", "ours": mine.rate, "theirs": theirs.rate, "ratio": ratio,
+                "ours_cpu_s": mine.cpu_seconds, "theirs_cpu_s": theirs.cpu_seconds,
                 "ours_peak_mib": mine.peak_mib, "theirs_peak_mib": theirs.peak_mib,
                 "dtype": options.dtype, "threads": options.threads.parse::<usize>()?,
             });
@@ -133,6 +134,8 @@ fn peers(options: &Options) -> Result<()> {
 struct Measured {
     /// Tokens a second.
     rate: f64,
+    /// Seconds all threads computed, of one round.
+    cpu_seconds: f64,
     peak_mib: f64,
 }
 
@@ -146,7 +149,8 @@ fn measured(command: &mut Command) -> Result<Measured> {
     let line = text.lines().last().unwrap_or_default();
     let value: Value = serde_json::from_str(line).with_context(|| format!("`{line}` is no measurement"))?;
     let number = |name: &str| value[name].as_f64().with_context(|| format!("no `{name}` in `{line}`"));
-    Ok(Measured { rate: number("tokens")? / number("seconds")?, peak_mib: number("peak_mib")? })
+    let rate = number("tokens")? / number("seconds")?;
+    Ok(Measured { rate, cpu_seconds: number("cpu_seconds")?, peak_mib: number("peak_mib")? })
 }
 
 fn path(path: &Path) -> Result<&str> {

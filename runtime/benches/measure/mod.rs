@@ -22,18 +22,36 @@ pub(crate) fn flag(name: &str) -> bool {
     std::env::args().any(|argument| argument == name)
 }
 
-/// Middle of the seconds of `rounds` calls, after one that is not counted.
-pub(crate) fn median_seconds(rounds: usize, mut work: impl FnMut()) -> f64 {
+/// What one call took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Took {
+    /// On the clock.
+    pub(crate) seconds: f64,
+    /// Computed by all threads: tells more than the clock on a busy machine.
+    pub(crate) cpu_seconds: f64,
+}
+
+/// The middle one of `rounds` calls by the clock, after one that is not counted.
+pub(crate) fn median(rounds: usize, mut work: impl FnMut()) -> Took {
     work();
-    let mut seconds: Vec<f64> = (0..rounds.max(1))
+    let mut took: Vec<Took> = (0..rounds.max(1))
         .map(|_| {
-            let start = Instant::now();
+            let (start, cpu) = (Instant::now(), cpu_seconds());
             work();
-            start.elapsed().as_secs_f64()
+            Took { seconds: start.elapsed().as_secs_f64(), cpu_seconds: cpu_seconds() - cpu }
         })
         .collect();
-    seconds.sort_by(f64::total_cmp);
-    seconds[seconds.len() / 2]
+    took.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    took[took.len() / 2]
+}
+
+/// Seconds all threads of this process have computed.
+pub(crate) fn cpu_seconds() -> f64 {
+    let threads = std::fs::read_dir("/proc/self/task").expect("Linux's /proc");
+    let nanoseconds = |path: std::path::PathBuf| -> Option<f64> {
+        std::fs::read_to_string(path.join("schedstat")).ok()?.split_whitespace().next()?.parse().ok()
+    };
+    threads.filter_map(|thread| nanoseconds(thread.ok()?.path())).sum::<f64>() / 1e9
 }
 
 /// MiB this process had resident at most.
