@@ -15,7 +15,7 @@
 //! | [`score`] | the reward worker, the teacher |
 //! | [`advantage`] | pure functions from rewards and log-probabilities to advantages |
 //! | [`update`] | losses, optimizer, the step |
-//! | [`publish`] | new weights to the engine and to checkpoints |
+//! | [`publish`] | weights and optimizer state to the store: checkpoints, resume states |
 //! | [`pretrain`] | supervised training from random weights: how the demo's models are made |
 //! | [`batch`] | the boundary types and the shape glossary |
 //! | [`text`] | tokenizer, chat template, stops |

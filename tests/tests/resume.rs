@@ -4,7 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
-use training_gym_tests::house::{House, signal, start, succeed, wait_for, weights_hash};
+use serde_json::Value;
+use training_gym_tests::house::{House, fail, signal, start, succeed, wait_for, weights_hash};
 
 const STEPS: u64 = 16;
 const MOODS: [&str; 6] = ["fine"; 6];
@@ -89,5 +90,62 @@ fn asked_to_stop_it_publishes_what_it_has_and_goes_on_later() -> Result<()> {
     weights_hash(&house, "home", step)?;
     succeed(house.person("home").args(arguments))?;
     assert_eq!(house.lines("home", "metrics.jsonl")?.len(), 60);
+    Ok(())
+}
+
+/// Takes a run back to where its trainer was killed after the state of step `step` and before its end:
+/// what it wrote behind that lies around.
+fn cut_behind(house: &House, run_id: &str, step: u64) -> Result<()> {
+    let folder = house.path(&format!("home/store/runs/{run_id}"));
+    for kind in ["resume", "checkpoints"] {
+        assert!(folder.join(format!("{kind}/step-{step}/manifest.json")).exists(), "{kind} of step {step}");
+        std::fs::remove_dir_all(folder.join(format!("{kind}/step-{}", step + 1)))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn cut_before_a_last_step_without_a_signal_it_ends_as_one_that_was_not() -> Result<()> {
+    // In order: the last step asks what is graded alike whatever the answer.
+    let house = House::new(&["fine", "fine", "fine", "fine", "flat", "flat", "flat", "flat"])?;
+    let arguments = ["--steps", "2", "--in-order", "--keep-resume-states", "2", "--run-id", "flat-end"];
+    succeed(house.person("home").args(arguments))?;
+    let metrics = house.lines("home", "metrics.jsonl")?;
+    assert!(metrics[0]["grad_norm"].as_f64() > Some(0.0) && metrics[1]["grad_norm"] == 0.0, "{metrics:?}");
+    let whole = weights_hash(&house, "home", 2)?;
+
+    cut_behind(&house, "flat-end", 1)?;
+    // A record that was damaged meanwhile is told, too.
+    std::fs::write(house.path("home/store/runs/flat-end/rollouts/step-2.jsonl"), "{\"step\": 2,\n")?;
+    succeed(&mut house.trainer("home", "flat-end"))?;
+    let status = house.json("home", "status.json")?;
+    assert_eq!((status["state"].as_str(), &status["attempt"]), (Some("succeeded"), &2.into()), "{status}");
+    assert_eq!(weights_hash(&house, "home", 2)?, whole);
+    let told = |note: &Value| note.as_str().is_some_and(|note| note.contains("rollouts/step-2.jsonl` is damaged"));
+    assert!(status["notes"].as_array().is_some_and(|notes| notes.iter().any(told)), "{status}");
+    Ok(())
+}
+
+#[test]
+fn cut_where_the_learning_rate_has_come_to_0_it_ends_as_one_that_was_not() -> Result<()> {
+    let house = House::new(&MOODS)?;
+    let decay = ["--steps", "2", "--lr-decay-iters", "2", "--keep-resume-states", "2", "--run-id", "slow-end"];
+    succeed(house.person("home").args(decay))?;
+    let metrics = house.lines("home", "metrics.jsonl")?;
+    assert_eq!(metrics[1]["lr"], 0.0, "{metrics:?}");
+    cut_behind(&house, "slow-end", 1)?;
+    succeed(&mut house.trainer("home", "slow-end"))?;
+    assert_eq!(weights_hash(&house, "home", 1)?, weights_hash(&house, "home", 2)?, "the last step moves no weight");
+    Ok(())
+}
+
+#[test]
+fn a_run_that_learned_nothing_does_not_succeed_by_another_attempt() -> Result<()> {
+    let house = House::new(&["flat"; 4])?;
+    fail(house.person("home").args(["--steps", "2", "--run-id", "blind"]))?;
+    fail(&mut house.trainer("home", "blind"))?;
+    let status = house.json("home", "status.json")?;
+    let sentence = status["failure"]["sentence"].as_str().unwrap_or_default();
+    assert!(sentence.contains("no step of the 2 carried a signal") && status["attempt"] == 2, "{status}");
     Ok(())
 }

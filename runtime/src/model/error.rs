@@ -112,18 +112,6 @@ pub enum Error {
         /// The tensor.
         name: String,
     },
-    /// New weights belong to another architecture than the ones they should replace.
-    #[error("the new weights' config.json differs from the running model's: {difference}")]
-    OtherArchitecture {
-        /// The first difference.
-        difference: String,
-    },
-    /// The engine that should have loaded the weights has stopped.
-    #[error("the engine has stopped: {cause}")]
-    EngineStopped {
-        /// Why.
-        cause: String,
-    },
 }
 
 /// The first few of a list of names.

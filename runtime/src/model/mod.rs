@@ -58,6 +58,7 @@ mod tests;
 mod weights;
 mod write;
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -176,6 +177,18 @@ impl Model {
     #[must_use]
     pub fn share(&self) -> Self {
         Self::assemble(self.config.clone(), self.options, self.decoder.share(), Arc::clone(&self.beside))
+    }
+
+    /// A second model with the same weights in memory of its own, without gradients.
+    #[must_use]
+    pub fn copy(&self) -> Self {
+        let values: HashMap<&str, &Tensor> = self.parameters.iter().map(|(name, from)| (name.as_str(), from)).collect();
+        let mut fill = |wanted: &Wanted, tensor: &Tensor| -> Result<(), std::convert::Infallible> {
+            tch::no_grad(|| tensor.shallow_clone().copy_(values[wanted.name.as_str()]));
+            Ok(())
+        };
+        let Ok(decoder) = Decoder::new(&self.config, self.options, &mut fill);
+        Self::assemble(self.config.clone(), self.options, decoder, Arc::clone(&self.beside))
     }
 
     /// Hidden states of packed sequences after the final norm; causal within each sequence,

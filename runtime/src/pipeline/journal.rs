@@ -1,5 +1,8 @@
 //! What a run writes as it goes: rollouts, metrics, status. One task writes, in order, so steps
 //! do not wait for the store; [`Journal::flush`] does, before anything that relies on it.
+//!
+//! The task asks for the lease at each write, not when the entry was made: between the two, a newer
+//! attempt may have begun, and its metrics would be cut.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -8,23 +11,24 @@ use bytes::Bytes;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use training_gym_core::ids::RunId;
-use training_gym_core::record::{Failure, RolloutRecord, RunState, RunStatus, StepMetrics, keys};
+use training_gym_core::record::{Cause, Failure, RolloutRecord, RunState, RunStatus, StepMetrics, keys};
 use training_gym_core::store::{self, Store};
+
+use super::failure::Stop;
+use super::lease::Lease;
 
 enum Entry {
     Put(String, Bytes),
     WriteAt(String, u64, Bytes),
-    Flush(oneshot::Sender<Result<(), store::Error>>),
+    Flush(oneshot::Sender<Result<(), Stop>>),
 }
 
 /// The run's diary.
 #[derive(Debug)]
 pub(super) struct Journal {
-    run: RunId,
+    lease: Lease,
     /// The store's URL, for error messages.
     store: String,
-    attempt: u64,
     num_rollout: u64,
     metrics_offset: u64,
     notes: Vec<String>,
@@ -34,15 +38,15 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// A diary of `run` that writes its metrics from byte `metrics_offset` on.
-    pub(super) fn open(store: Arc<dyn Store>, run: RunId, attempt: u64, num_rollout: u64, runtime: Handle) -> Self {
+    /// A diary of the run and attempt of `lease`, which writes its metrics from their beginning until
+    /// [told otherwise](Self::resume_metrics_at).
+    pub(super) fn open(store: Arc<dyn Store>, lease: Lease, num_rollout: u64, runtime: Handle) -> Self {
         let (entries, received) = mpsc::unbounded_channel();
         let url = store.url();
-        let writer = runtime.spawn(write(store, received));
+        let writer = runtime.spawn(write(store, lease.clone(), received));
         Self {
-            run,
+            lease,
             store: url,
-            attempt,
             num_rollout,
             metrics_offset: 0,
             notes: Vec::new(),
@@ -55,7 +59,7 @@ impl Journal {
     /// Metrics go on from here; what a lost attempt wrote behind it is cut.
     pub(super) fn resume_metrics_at(&mut self, offset: u64) {
         self.metrics_offset = offset;
-        self.send(Entry::WriteAt(keys::metrics(&self.run), offset, Bytes::new()));
+        self.send(Entry::WriteAt(keys::metrics(self.lease.run()), offset, Bytes::new()));
     }
 
     /// Where the next line of metrics begins.
@@ -88,7 +92,7 @@ impl Journal {
         for record in records {
             json_line(&mut lines, record);
         }
-        self.send(Entry::Put(keys::rollouts(&self.run, step), lines.into()));
+        self.send(Entry::Put(keys::rollouts(self.lease.run(), step), lines.into()));
     }
 
     /// Writes a step's line of metrics.
@@ -97,7 +101,7 @@ impl Journal {
         json_line(&mut line, metrics);
         let offset = self.metrics_offset;
         self.metrics_offset += line.len() as u64;
-        self.send(Entry::WriteAt(keys::metrics(&self.run), offset, line.into()));
+        self.send(Entry::WriteAt(keys::metrics(self.lease.run()), offset, line.into()));
     }
 
     /// Writes where the run is.
@@ -106,30 +110,27 @@ impl Journal {
             state,
             step,
             num_rollout: self.num_rollout,
-            attempt: self.attempt,
+            attempt: self.lease.attempt(),
             updated_at: now(),
             failure,
             notes: self.notes.clone(),
         };
         let mut text = Vec::new();
         json_line(&mut text, &status);
-        self.send(Entry::Put(keys::status(&self.run), text.into()));
+        self.send(Entry::Put(keys::status(self.lease.run()), text.into()));
     }
 
     /// Waits until everything is in the store.
     ///
     /// # Errors
-    /// The first error since the last flush.
-    pub(super) fn flush(&self) -> Result<(), store::Error> {
+    /// The first since the last flush: the store's, or that a newer attempt owns the records now.
+    pub(super) fn flush(&self) -> Result<(), Stop> {
         let (done, wait) = oneshot::channel();
         self.send(Entry::Flush(done));
         self.runtime.block_on(wait).unwrap_or_else(|_| {
-            Err(store::Error::Io {
-                action: "write",
-                key: keys::run(&self.run),
-                store: self.store.clone(),
-                source: std::io::Error::other("the task that writes the run's records ended"),
-            })
+            let (folder, store) = (keys::run(self.lease.run()), &self.store);
+            let sentence = format!("cannot write `{folder}` in {store}: the task that writes the run's records ended");
+            Err(Stop::say(Cause::Store, sentence))
         })
     }
 
@@ -150,22 +151,32 @@ impl Drop for Journal {
     }
 }
 
-async fn write(store: Arc<dyn Store>, mut entries: mpsc::UnboundedReceiver<Entry>) {
-    let mut failed: Option<store::Error> = None;
+async fn write(store: Arc<dyn Store>, lease: Lease, mut entries: mpsc::UnboundedReceiver<Entry>) {
+    let mut failed: Option<Stop> = None;
     while let Some(entry) = entries.recv().await {
         let outcome = match entry {
-            Entry::Put(key, bytes) => store.put(&key, bytes).await.map(drop),
-            Entry::WriteAt(key, offset, bytes) => store.write_at(&key, offset, bytes).await,
+            Entry::Put(key, bytes) => match lease.check(&*store).await {
+                Ok(()) => store.put(&key, bytes).await.map(drop).map_err(unwritten),
+                Err(stop) => Err(stop),
+            },
+            Entry::WriteAt(key, offset, bytes) => match lease.check(&*store).await {
+                Ok(()) => store.write_at(&key, offset, bytes).await.map_err(unwritten),
+                Err(stop) => Err(stop),
+            },
             Entry::Flush(done) => {
                 let _ = done.send(failed.take().map_or(Ok(()), Err));
                 Ok(())
             }
         };
-        if let Err(error) = outcome {
-            tracing::error!("{}", training_gym_core::chain(&error));
-            failed.get_or_insert(error);
+        if let Err(stop) = outcome {
+            tracing::error!("{}", stop.0.sentence);
+            failed.get_or_insert(stop);
         }
     }
+}
+
+fn unwritten(error: store::Error) -> Stop {
+    Stop::new(Cause::Store, &error)
 }
 
 fn json_line(out: &mut Vec<u8>, value: &impl serde::Serialize) {
@@ -181,48 +192,96 @@ pub(super) fn now() -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use training_gym_core::ids::RunId;
     use training_gym_core::store::MemoryStore;
+
+    struct Diaries {
+        runtime: tokio::runtime::Runtime,
+        store: Arc<dyn Store>,
+        run: RunId,
+    }
+
+    impl Diaries {
+        fn new() -> Self {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+            Self { runtime, store: Arc::new(MemoryStore::default()), run: "r".parse().unwrap() }
+        }
+
+        fn next(&self) -> Journal {
+            let lease = self.runtime.block_on(Lease::take(&*self.store, &self.run)).unwrap();
+            Journal::open(Arc::clone(&self.store), lease, 9, self.runtime.handle().clone())
+        }
+
+        fn metrics(&self) -> Bytes {
+            self.runtime.block_on(self.store.get(&keys::metrics(&self.run))).unwrap().bytes
+        }
+
+        fn status(&self) -> RunStatus {
+            let status = self.runtime.block_on(self.store.get(&keys::status(&self.run))).unwrap().bytes;
+            serde_json::from_slice(&status).unwrap()
+        }
+    }
+
+    fn line(journal: &mut Journal, step: u64) {
+        let zeros: StepMetrics = serde_json::from_value(serde_json::json!({
+            "step": step, "reward": null, "ungraded": 0, "reverse_kl": null, "response_len": 1.0,
+            "truncated": 0.0, "entropy": 0.0, "loss": 0.0, "clip_fraction": 0.0, "logprob_gap": 0.0,
+            "grad_norm": 0.0, "lr": 0.0, "skipped_updates": 0, "tokens": 1, "rollout_seconds": 0.0,
+            "score_wait_seconds": 0.0, "update_seconds": 0.0, "step_seconds": 0.0, "weight_version": step,
+        }))
+        .unwrap();
+        journal.metrics(&zeros);
+    }
 
     #[test]
     fn a_resumed_run_cuts_what_a_lost_attempt_wrote_behind_its_state() {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
-        let run: RunId = "r".parse().unwrap();
-        let open = |attempt| Journal::open(Arc::clone(&store), run.clone(), attempt, 9, runtime.handle().clone());
-        let metrics = || runtime.block_on(store.get(&keys::metrics(&run))).unwrap().bytes;
-        let line = |journal: &mut Journal, step: u64| {
-            let zeros: StepMetrics = serde_json::from_value(serde_json::json!({
-                "step": step, "reward": null, "ungraded": 0, "reverse_kl": null, "response_len": 1.0,
-                "truncated": 0.0, "entropy": 0.0, "loss": 0.0, "clip_fraction": 0.0, "logprob_gap": 0.0,
-                "grad_norm": 0.0, "lr": 0.0, "skipped_updates": 0, "tokens": 1, "rollout_seconds": 0.0,
-                "score_wait_seconds": 0.0, "update_seconds": 0.0, "step_seconds": 0.0, "weight_version": step,
-            }))
-            .unwrap();
-            journal.metrics(&zeros);
-        };
-        let mut first = open(1);
+        let diaries = Diaries::new();
+        let mut first = diaries.next();
         line(&mut first, 1);
         let kept = first.metrics_offset();
         line(&mut first, 2);
         first.flush().unwrap();
-        assert_eq!(metrics().iter().filter(|&&byte| byte == b'\n').count(), 2);
+        assert_eq!(diaries.metrics().iter().filter(|&&byte| byte == b'\n').count(), 2);
         // A writer that ended takes nothing any more: that is an error, not silence.
         first.writer.as_ref().unwrap().abort();
         let lost = loop {
-            if let Err(error) = first.flush() {
-                break error.to_string();
+            if let Err(Stop(failure)) = first.flush() {
+                break failure.sentence;
             }
         };
         assert!(lost.contains("runs/r/"), "{lost}");
         drop(first);
-        let mut second = open(2);
+        let mut second = diaries.next();
         second.resume_metrics_at(kept);
         second.note("careful");
         second.status(RunState::Running, 1, None);
         second.flush().unwrap();
-        assert_eq!(metrics().len() as u64, kept);
-        let status = runtime.block_on(store.get(&keys::status(&run))).unwrap().bytes;
-        let status: RunStatus = serde_json::from_slice(&status).unwrap();
+        assert_eq!(diaries.metrics().len() as u64, kept);
+        let status = diaries.status();
         assert_eq!((status.attempt, status.step, status.notes), (2, 1, vec!["careful".to_owned()]));
+    }
+
+    #[test]
+    fn an_attempt_that_another_superseded_writes_nothing_more() {
+        let diaries = Diaries::new();
+        let mut first = diaries.next();
+        line(&mut first, 1);
+        first.flush().unwrap();
+        let mut second = diaries.next();
+        second.resume_metrics_at(0);
+        (1..4).for_each(|step| line(&mut second, step));
+        second.status(RunState::Running, 3, None);
+        second.flush().unwrap();
+        let whole = diaries.metrics();
+        // What the older one would write cuts the metrics and takes the status back.
+        line(&mut first, 2);
+        first.rollouts(2, &[]);
+        first.status(RunState::Running, 2, None);
+        let Stop(failure) = first.flush().unwrap_err();
+        assert_eq!((failure.cause, failure.retryable), (Cause::Superseded, false), "{}", failure.sentence);
+        assert_eq!(diaries.metrics(), whole);
+        assert_eq!((diaries.status().attempt, diaries.status().step), (2, 3));
+        let rollouts = diaries.runtime.block_on(diaries.store.get(&keys::rollouts(&diaries.run, 2)));
+        assert!(matches!(rollouts, Err(store::Error::NotFound { .. })), "{rollouts:?}");
     }
 }

@@ -39,6 +39,11 @@ impl Lease {
         Err(Stop::say(Cause::Superseded, format!("other attempts of run {run} keep starting")))
     }
 
+    /// The run it is of.
+    pub(super) fn run(&self) -> &RunId {
+        &self.run
+    }
+
     /// Which attempt this is, from 1.
     pub(super) fn attempt(&self) -> u64 {
         self.attempt

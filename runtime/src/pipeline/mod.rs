@@ -32,8 +32,10 @@ use training_gym_core::store::{self, Store};
 use self::failure::Stop;
 use self::journal::Journal;
 use self::lease::Lease;
-use self::prepare::{Prepared, Surroundings};
+use self::prepare::{Cursor, Prepared, Surroundings};
 use self::signal::StopSignal;
+use self::step::Trainer;
+use crate::publish::{self, Publisher};
 use crate::settings;
 
 /// Exit code of a run that stopped because it was asked to (128 + SIGTERM, as shells count).
@@ -83,8 +85,8 @@ fn run_on(runtime: &Runtime, url: &str, id: &RunId) -> u8 {
         Err(stop) => return complain(&stop),
     };
     let handle = runtime.handle().clone();
-    let journal = Journal::open(Arc::clone(&store), id.clone(), lease.attempt(), spec.num_rollout, handle.clone());
-    let mut attempt = Attempt { store, runtime: handle, journal, lease, stop, step: 0, learned: false };
+    let journal = Journal::open(Arc::clone(&store), lease.clone(), spec.num_rollout, handle.clone());
+    let mut attempt = Attempt { store, runtime: handle, journal, lease, stop, step: 0 };
     // A panic is a fault of ours; the run's status must say so all the same.
     let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| attempt.train(spec)));
     match outcome.unwrap_or_else(|panic| Err(panicked(&*panic))) {
@@ -175,8 +177,6 @@ struct Attempt {
     stop: StopSignal,
     /// Steps done.
     step: u64,
-    /// Whether a step of this attempt had a gradient other than 0.
-    learned: bool,
 }
 
 impl Attempt {
@@ -190,14 +190,14 @@ impl Attempt {
 
         let scratch = scratch()?;
         let Some(prepared) = self.prepare(spec, resume, scratch.path())? else { return Ok(RunState::Cancelled) };
-        let Prepared { mut trainer, mut publisher, done, start_weights, notes, metrics_offset } = prepared;
+        let Prepared { mut trainer, mut publisher, mut cursor, notes } = prepared;
         notes.into_iter().for_each(|note| self.journal.note(note));
-        self.journal.resume_metrics_at(metrics_offset);
+        self.journal.resume_metrics_at(cursor.metrics_offset);
         let (total, save_interval) = (trainer.spec.num_rollout, trainer.spec.save.save_interval);
+        let done = cursor.step;
         self.step = done;
-        let mut published = done;
         if done > 0 && self.checkpoint_is_missing(&trainer.spec.run_id)? {
-            self.publish(&mut publisher, &trainer)?;
+            self.publish(&mut publisher, &trainer, &mut cursor)?;
         }
         self.journal.status(RunState::Running, done, None);
         while self.step < total && !self.stop.is_set() {
@@ -212,7 +212,8 @@ impl Attempt {
                     trainer.spec.rollout.rollout_max_response_len
                 ));
             }
-            self.learned |= outcome.metrics.grad_norm > 0.0;
+            outcome.note.take().into_iter().for_each(|note| self.journal.note(note));
+            cursor.learned |= outcome.metrics.grad_norm > 0.0;
             if let Some(found) = trainer.evaluate_if_due(self.step)? {
                 outcome.metrics.eval_reward = found.reward;
                 if found.ungraded > 0 {
@@ -235,19 +236,18 @@ impl Attempt {
             self.journal.status(RunState::Running, self.step, None);
             let due = save_interval.is_some_and(|interval| self.step.is_multiple_of(interval));
             if due || self.step == total {
-                self.publish(&mut publisher, &trainer)?;
-                published = self.step;
+                self.publish(&mut publisher, &trainer, &mut cursor)?;
             }
         }
         if self.step < total {
-            if published < self.step {
-                self.publish(&mut publisher, &trainer)?;
+            if cursor.step < self.step {
+                self.publish(&mut publisher, &trainer, &mut cursor)?;
             }
             self.flush(&mut publisher)?;
             return Ok(RunState::Cancelled);
         }
         self.flush(&mut publisher)?;
-        self.no_silent_success(&trainer, done, &start_weights)?;
+        self.no_silent_success(&trainer, &cursor)?;
         Ok(RunState::Succeeded)
     }
 
@@ -275,7 +275,7 @@ impl Attempt {
         found.map(|manifest| manifest.is_none()).map_err(|error| Stop::checkpoint(&error))
     }
 
-    fn confirm_version(&self, trainer: &step::Trainer) -> Result<(), Stop> {
+    fn confirm_version(&self, trainer: &Trainer) -> Result<(), Stop> {
         let (found, expected) = (trainer.engine.weight_version(), WeightVersion(self.step));
         if found != expected {
             let sentence = format!("the rollout engine serves weights {found} after step {expected}");
@@ -284,25 +284,25 @@ impl Attempt {
         Ok(())
     }
 
-    /// Publishes the weights and the resume state of `self.step`. What the state refers to is in
-    /// the store before it.
-    fn publish(&mut self, publisher: &mut crate::publish::Publisher, trainer: &step::Trainer) -> Result<(), Stop> {
-        self.journal.flush().map_err(|error| Stop::new(Cause::Store, &error))?;
+    /// Publishes the weights and the resume state of `self.step`, and moves the cursor there. What the
+    /// state refers to is in the store before it.
+    fn publish(&self, publisher: &mut Publisher, trainer: &Trainer, cursor: &mut Cursor) -> Result<(), Stop> {
+        self.journal.flush()?;
         self.runtime.block_on(self.lease.check(&*self.store))?;
-        let cursor = prepare::Cursor { step: self.step, metrics_offset: self.journal.metrics_offset() };
-        let unpublished = |error: crate::publish::Error| Stop::unpublished(&error);
+        (cursor.step, cursor.metrics_offset) = (self.step, self.journal.metrics_offset());
+        let unpublished = |error: publish::Error| Stop::unpublished(&error);
         let staged = publisher.stage(self.step, trainer.updater.model()).map_err(unpublished)?;
         trainer.updater.save_state(staged.state()).map_err(|error| Stop::new(Cause::Store, &error))?;
         publisher.publish(staged, &cursor.to_json()).map_err(unpublished)
     }
 
-    fn flush(&mut self, publisher: &mut crate::publish::Publisher) -> Result<(), Stop> {
+    fn flush(&self, publisher: &mut Publisher) -> Result<(), Stop> {
         publisher.finish().map_err(|error| Stop::unpublished(&error))?;
-        self.journal.flush().map_err(|error| Stop::new(Cause::Store, &error))?;
+        self.journal.flush()?;
         self.runtime.block_on(self.lease.check(&*self.store))
     }
 
-    fn note_what_was_seen(&mut self, metrics: &StepMetrics, trainer: &step::Trainer) {
+    fn note_what_was_seen(&mut self, metrics: &StepMetrics, trainer: &Trainer) {
         if metrics.clamped_tokens > 0 {
             self.journal.restate("teacher", format!(
                 "the log-ratios of {} of {} tokens of step {} were clamped (log_ratio_clamp): the teacher finds them \
@@ -322,17 +322,17 @@ impl Attempt {
         }
     }
 
-    fn no_silent_success(&self, trainer: &step::Trainer, done: u64, start: &str) -> Result<(), Stop> {
+    /// Judges the whole run, not this attempt's steps: a run that was cut must end as one that was not.
+    fn no_silent_success(&self, trainer: &Trainer, cursor: &Cursor) -> Result<(), Stop> {
         let total = trainer.spec.num_rollout;
-        if done < total && prepare::fingerprint(&trainer.updater) == start {
-            return Err(Stop::say(Cause::Numerics, format!("{} steps ran and no weight changed", total - done))
+        if prepare::fingerprint(&trainer.updater) == cursor.start_weights {
+            return Err(Stop::say(Cause::Numerics, format!("{total} steps ran and no weight changed"))
                 .then("look at lr, grad_norm and skipped_updates in metrics.jsonl; recipe.lr may be too small"));
         }
-        if done < total && !self.learned {
+        if !cursor.learned {
             let sentence = format!(
-                "no step of the {} carried a signal (grad_norm is 0 in each): every group's rewards are equal, \
-                 ungraded or truncated, and there is nothing to learn from",
-                total - done
+                "no step of the {total} carried a signal (grad_norm is 0 in each): every group's rewards are equal, \
+                 ungraded or truncated, and there is nothing to learn from"
             );
             return Err(Stop::say(Cause::Numerics, sentence)
                 .then("look at the rewards in the rollouts of the last step; then launch a new run"));
@@ -349,15 +349,9 @@ impl Attempt {
 
     /// Writes how it ended, unless a newer attempt owns the status now.
     fn end(&self, state: RunState, stop: Option<&Stop>) {
-        if let Err(Stop(failure)) = self.runtime.block_on(self.lease.check(&*self.store))
-            && failure.cause == Cause::Superseded
-        {
-            tracing::error!("the status is not written: {}", failure.sentence);
-            return;
-        }
         self.journal.status(state, self.step, stop.map(|stop| stop.0.clone()));
-        if let Err(error) = self.journal.flush() {
-            tracing::error!("the run's last status was not written: {}", training_gym_core::chain(&error));
+        if let Err(Stop(failure)) = self.journal.flush() {
+            tracing::error!("the run's last status was not written: {}", failure.sentence);
         }
     }
 }

@@ -37,24 +37,25 @@ pub(super) struct Prepared {
     pub(super) trainer: Trainer,
     /// Publishes.
     pub(super) publisher: Publisher,
-    /// Steps done before this attempt.
-    pub(super) done: u64,
-    /// [`fingerprint`] of the weights as this attempt begins.
-    pub(super) start_weights: String,
+    /// Where this attempt goes on.
+    pub(super) cursor: Cursor,
     /// What a person should know.
     pub(super) notes: Vec<String>,
-    /// Where the metrics go on, in bytes.
-    pub(super) metrics_offset: u64,
 }
 
-/// Where a resumed run goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Where a resumed run goes on, and what its end is judged by: the whole run, whichever attempt did
+/// its steps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Cursor {
     /// Steps done.
     pub(super) step: u64,
     /// Bytes of metrics that belong to them.
     pub(super) metrics_offset: u64,
+    /// Whether one of them had a gradient other than 0.
+    pub(super) learned: bool,
+    /// [`fingerprint`] of the weights the run began with.
+    pub(super) start_weights: String,
 }
 
 /// What a run runs in.
@@ -109,23 +110,26 @@ pub(super) fn prepare(
     let model = Model::load(&spec.model.folder, LoadOptions { device, dtype }).map_err(|error| invalid(&error))?;
     let mut updater = Updater::new(model.share(), spec.update.clone(), spec.rollout.sampling.temperature)
         .map_err(|error| invalid(&error))?;
-    let mut cursor = Cursor { step: 0, metrics_offset: 0 };
-    if let Some(resume) = &resume {
-        let folder = scratch.join("resume");
-        let Some(fetched) = stop.or(runtime, checkpoint::fetch(&**store, resume, &folder)) else { return Ok(None) };
-        fetched.map_err(|error| unusable(&error, resume))?;
-        cursor = load_cursor(&folder, resume.step)?;
-        updater.load_state(&folder).map_err(|error| Stop::new(Cause::Store, &error))?;
-        tracing::info!("resuming run {} after step {}", spec.run_id, cursor.step);
-    }
+    let mut cursor = match &resume {
+        None => Cursor { step: 0, metrics_offset: 0, learned: false, start_weights: fingerprint(&updater) },
+        Some(resume) => {
+            let folder = scratch.join("resume");
+            let Some(fetched) = stop.or(runtime, checkpoint::fetch(&**store, resume, &folder)) else { return Ok(None) };
+            fetched.map_err(|error| unusable(&error, resume))?;
+            let cursor = load_cursor(&folder, resume)?;
+            updater.load_state(&folder).map_err(|error| Stop::new(Cause::Store, &error))?;
+            tracing::info!("resuming run {} after step {}", spec.run_id, cursor.step);
+            cursor
+        }
+    };
     let written = runtime.block_on(metrics_size(&**store, &spec))?;
     if written < cursor.metrics_offset {
         let lost =
             "metrics.jsonl lost lines of finished steps since they were written; the run goes on behind the rest";
         notes.push(lost.to_owned());
     }
-    let metrics_offset = cursor.metrics_offset.min(written);
-    let replay = runtime.block_on(Replay::load(&**store, &spec.run_id, cursor.step))?;
+    cursor.metrics_offset = cursor.metrics_offset.min(written);
+    let replay = runtime.block_on(Replay::open(Arc::clone(store), spec.run_id.clone()))?;
     let mut engine = Engine::new(model, &spec.rollout.engine).map_err(|error| invalid(&error))?;
     engine.weights_changed(WeightVersion(cursor.step));
 
@@ -137,7 +141,6 @@ pub(super) fn prepare(
         teacher
     });
     let publisher = Publisher::new(Arc::clone(store), &spec, around.attempt, runtime.clone(), scratch.to_owned());
-    let start_weights = fingerprint(&updater);
     let trainer = Trainer {
         spec,
         runtime: runtime.clone(),
@@ -151,8 +154,7 @@ pub(super) fn prepare(
         evaluation,
         stop: stop.clone(),
     };
-    let done = cursor.step;
-    Ok(Some(Prepared { trainer, publisher, done, start_weights, notes, metrics_offset }))
+    Ok(Some(Prepared { trainer, publisher, cursor, notes }))
 }
 
 /// A note, where prompts were left out.
@@ -201,11 +203,16 @@ fn prompts(
     .map_err(stop)
 }
 
-fn load_cursor(folder: &Path, step: u64) -> Result<Cursor, Stop> {
-    let bad = |why: String| Stop::say(Cause::Store, format!("the resume state of step {step} is damaged: {why}"));
+/// The cursor of a resume state that was fetched into `folder`. One that another version wrote, with
+/// other fields, is as unusable as a damaged one.
+fn load_cursor(folder: &Path, resume: &Manifest) -> Result<Cursor, Stop> {
+    let bad = |why: String| {
+        let damage = format!("its {CURSOR} cannot be used: {why}");
+        unusable(&checkpoint::Error::Damaged { folder: resume.folder(), damage }, resume)
+    };
     let text = std::fs::read(folder.join(CURSOR)).map_err(|error| bad(error.to_string()))?;
     let cursor: Cursor = serde_json::from_slice(&text).map_err(|error| bad(error.to_string()))?;
-    if cursor.step != step {
+    if cursor.step != resume.step {
         return Err(bad(format!("it says step {}", cursor.step)));
     }
     Ok(cursor)
@@ -213,8 +220,8 @@ fn load_cursor(folder: &Path, step: u64) -> Result<Cursor, Stop> {
 
 impl Cursor {
     /// As JSON.
-    pub(super) fn to_json(self) -> Vec<u8> {
-        serde_json::to_vec(&self).expect("two numbers")
+    pub(super) fn to_json(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("numbers and texts")
     }
 }
 
@@ -307,6 +314,38 @@ pub(super) fn fingerprint(updater: &Updater) -> String {
 mod tests {
     use super::*;
     use tch::Device;
+    use training_gym_core::checkpoint::Kind;
+
+    #[test]
+    fn a_cursor_is_what_was_written_or_says_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let resume = Manifest {
+            kind: Kind::ResumeState,
+            run_id: "r".parse().unwrap(),
+            step: 3,
+            model: "m".to_owned(),
+            weight_version: WeightVersion(3),
+            files: Vec::new(),
+            created_at: 0.0,
+        };
+        let cursor = Cursor { step: 3, metrics_offset: 70, learned: true, start_weights: "a".repeat(64) };
+        let read = |text: &[u8]| {
+            std::fs::write(folder.path().join(CURSOR), text).unwrap();
+            load_cursor(folder.path(), &resume)
+        };
+        assert_eq!(read(&cursor.to_json()).unwrap(), cursor);
+        let earlier = Cursor { step: 2, ..cursor }.to_json();
+        for (text, words) in [
+            (&br#"{"step":3,"metrics_offset":70}"#[..], "missing field `learned`"),
+            (&earlier, "it says step 2"),
+            (b"{", "EOF"),
+        ] {
+            let Stop(failure) = read(text).unwrap_err();
+            assert!(failure.sentence.contains(words), "{}", failure.sentence);
+            assert!(failure.next_step.contains("remove the folder `runs/r/resume/step-3`"), "{}", failure.next_step);
+            assert!(!failure.retryable);
+        }
+    }
 
     #[test]
     fn replicas_are_refused_with_numbers_or_noted() {

@@ -57,6 +57,8 @@ pub(super) struct StepOutcome {
     pub(super) metrics: StepMetrics,
     /// Its samples.
     pub(super) records: Vec<RolloutRecord>,
+    /// What a person should know of it.
+    pub(super) note: Option<String>,
 }
 
 impl Trainer {
@@ -66,7 +68,8 @@ impl Trainer {
     /// A [`Stop`] naming the stage that failed.
     pub(super) fn step(&mut self, step: u64) -> Result<Option<StepOutcome>, Stop> {
         let began = Instant::now();
-        let recorded = self.replay.step(step);
+        let Some(recorded) = self.stop.or(&self.runtime, self.replay.step(step)) else { return Ok(None) };
+        let recorded = recorded?;
         let judges = Judges {
             grader: self.grader.clone(),
             share: self.grader.as_ref().map(|grader| Arc::new(grader.share(step, self.samples()))),
@@ -95,7 +98,7 @@ impl Trainer {
         };
         let metrics = measure(&train, &report, &advantages, &seconds);
         check_finite(&metrics)?;
-        Ok(Some(StepOutcome { metrics, records: records(&train) }))
+        Ok(Some(StepOutcome { metrics, records: records(&train), note: recorded.damage() }))
     }
 
     /// Samples of a step.

@@ -10,9 +10,9 @@ use training_gym_core::ids::WeightVersion;
 
 use super::admission::Place;
 use super::engine::Engine;
-use super::request::{EngineStats, Event, Refusal, Request, RequestId, ScoreRequest, TokenScore};
+use super::request::{EngineStats, Event, Refusal, ReplaceError, Request, RequestId, ScoreRequest, TokenScore};
 use super::scoring::Scoring;
-use crate::model::{self, Model};
+use crate::model::Model;
 
 pub(super) type Scores = Result<Vec<Vec<TokenScore>>, Refusal>;
 type Taken = Result<mpsc::UnboundedReceiver<Event>, Refusal>;
@@ -21,7 +21,7 @@ type Taken = Result<mpsc::UnboundedReceiver<Event>, Refusal>;
 pub(super) enum Command {
     Generate { request: Box<Request>, place: Place, reply: oneshot::Sender<Taken> },
     Score { sequences: Vec<ScoreRequest>, place: Place, reply: oneshot::Sender<Scores> },
-    Replace { model: Box<Model>, version: WeightVersion, reply: oneshot::Sender<Result<(), model::Error>> },
+    Replace { model: Box<Model>, version: WeightVersion, reply: oneshot::Sender<Result<(), ReplaceError>> },
 }
 
 /// What the thread died of; closed without a value if it ended well.

@@ -9,10 +9,11 @@ use training_gym_core::spec::{EngineSpec, SamplingSpec};
 
 use super::noise;
 use super::request::{
-    EngineStats, Event, PromptBounds, Refusal, Request, RequestId, TokenScore, TokenWatcher, check_sampling,
+    EngineStats, Event, PromptBounds, Refusal, ReplaceError, Request, RequestId, TokenScore, TokenWatcher,
+    check_sampling,
 };
 use super::sampling::{Draw, draw};
-use crate::model::{self, KvCache, Model, Placing};
+use crate::model::{KvCache, Model, Placing};
 
 /// An idle engine keeps a cache of up to this many positions for the next requests.
 const IDLE_POSITIONS: usize = 1 << 16;
@@ -229,10 +230,10 @@ impl Engine {
     /// Puts other weights of the same architecture in place, as [`Engine::weights_changed`].
     ///
     /// # Errors
-    /// [`model::Error::OtherArchitecture`]; the old weights go on.
-    pub fn replace_weights(&mut self, model: Model, version: WeightVersion) -> Result<(), model::Error> {
+    /// [`ReplaceError::OtherArchitecture`]; the old weights go on.
+    pub fn replace_weights(&mut self, model: Model, version: WeightVersion) -> Result<(), ReplaceError> {
         if let Some(difference) = self.model.config().difference(model.config()) {
-            return Err(model::Error::OtherArchitecture { difference });
+            return Err(ReplaceError::OtherArchitecture { difference });
         }
         self.model = model;
         self.cache.clear();

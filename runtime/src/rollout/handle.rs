@@ -10,12 +10,12 @@ use training_gym_core::ids::WeightVersion;
 use super::admission::{Admission, Place};
 use super::attendant::{Command, Failure, Scores, attend};
 use super::engine::Engine;
-use super::request::{EngineStats, Event, PromptBounds, Refusal, Request, ScoreRequest};
-use crate::model::{self, LoadOptions, Model};
+use super::request::{EngineStats, Event, PromptBounds, Refusal, ReplaceError, Request, ScoreRequest};
+use crate::model::{LoadOptions, Model};
 
 /// Talks to an engine that runs on a thread of its own. The thread sleeps while there is nothing
 /// to do and ends with the last handle, once what runs is complete. If it dies, every caller gets
-/// an error: [`Refusal::EngineStopped`], [`Event::Failed`] or [`model::Error::EngineStopped`].
+/// an error: [`Refusal::EngineStopped`], [`Event::Failed`] or [`ReplaceError::EngineStopped`].
 ///
 /// The queue is bounded: a single request that finds no place is refused; the members of a
 /// [`Batch`] wait outside and come in as places become free. What a caller has given up (by
@@ -86,15 +86,14 @@ impl EngineHandle {
     /// called within a tokio runtime.
     ///
     /// # Errors
-    /// As [`Model::load`] and [`Engine::replace_weights`] (the old weights go on), and
-    /// [`model::Error::EngineStopped`].
-    pub async fn replace_weights(&self, folder: PathBuf, version: WeightVersion) -> Result<(), model::Error> {
+    /// [`ReplaceError`]; the old weights go on.
+    pub async fn replace_weights(&self, folder: PathBuf, version: WeightVersion) -> Result<(), ReplaceError> {
         let options = self.options;
         let loaded = tokio::task::spawn_blocking(move || Model::load(&folder, options)).await;
-        let model = loaded.map_err(|error| model::Error::EngineStopped { cause: error.to_string() })??;
+        let model = loaded.map_err(|error| ReplaceError::EngineStopped { cause: error.to_string() })??;
         let model = Box::new(model);
         let reply = self.ask(|reply| Command::Replace { model, version, reply }).await;
-        reply.map_err(|cause| model::Error::EngineStopped { cause })?
+        reply.map_err(|cause| ReplaceError::EngineStopped { cause })?
     }
 
     /// Whether the engine could take a prompt at all.

@@ -32,6 +32,6 @@ mod watch;
 pub use engine::{Engine, Error};
 pub use handle::{Batch, EngineHandle};
 pub use request::{
-    EngineStats, Event, PromptBounds, Refusal, Request, RequestId, ScoreRequest, TokenScore, TokenWatcher,
+    EngineStats, Event, PromptBounds, Refusal, ReplaceError, Request, RequestId, ScoreRequest, TokenScore, TokenWatcher,
 };
 pub use watch::Watch;

@@ -6,6 +6,8 @@ use training_gym_core::ids::WeightVersion;
 use training_gym_core::sample::FinishReason;
 use training_gym_core::spec::SamplingSpec;
 
+use crate::model;
+
 /// Names a request in events. Chosen by the caller, unique among the requests that are alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
@@ -173,6 +175,27 @@ pub enum Refusal {
     #[error("the engine has stopped: {cause}")]
     EngineStopped {
         /// What it died of.
+        cause: String,
+    },
+}
+
+/// Why new weights were not put in place; the old ones go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplaceError {
+    /// They could not be read.
+    #[error(transparent)]
+    Model(#[from] model::Error),
+    /// They belong to another architecture than the ones they should replace.
+    #[error("the new weights' config.json differs from the running model's: {difference}")]
+    OtherArchitecture {
+        /// The first difference.
+        difference: String,
+    },
+    /// The engine that should have loaded the weights has stopped.
+    #[error("the engine has stopped: {cause}")]
+    EngineStopped {
+        /// Why.
         cause: String,
     },
 }

@@ -303,7 +303,9 @@ fn an_in_place_update_is_seen_by_what_runs() {
     seen.extend(&before);
     assert_eq!(responses[&0].tokens[before.len()..], uncached(&other, &seen, 12 - before.len()).tokens);
     let wider = Model::init(config(161), LoadOptions::default(), 1);
-    let error = engine.replace_weights(wider, WeightVersion(8)).unwrap_err().to_string();
+    let error = engine.replace_weights(wider, WeightVersion(8)).unwrap_err();
+    assert!(matches!(error, ReplaceError::OtherArchitecture { .. }), "{error}");
+    let error = error.to_string();
     assert!(error.contains("`max_position_embeddings: 160,` is now `max_position_embeddings: 161,`"), "{error}");
     assert_eq!(engine.weight_version(), WeightVersion(7));
 }
@@ -343,7 +345,7 @@ async fn a_dropped_receiver_aborts_and_new_weights_are_loaded() {
     drop(handle.generate(endless(1)).await.unwrap());
     assert_eq!(collect(handle.generate(greedy(2, 5, 3)).await.unwrap()).await.tokens.len(), 3);
     let missing = handle.replace_weights(folder.path().join("none"), WeightVersion(1)).await.unwrap_err();
-    assert!(matches!(missing, crate::model::Error::Read { .. }));
+    assert!(matches!(missing, ReplaceError::Model(crate::model::Error::Read { .. })), "{missing}");
 
     let other = model(2);
     other.save_weights(folder.path()).unwrap();

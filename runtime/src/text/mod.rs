@@ -80,7 +80,7 @@ pub enum Error {
     /// The chat template does not parse, or failed on these messages.
     #[error("chat template `{name}`{}: {message}", line.map(|line| format!(", line {line}")).unwrap_or_default())]
     Template {
-        /// The template's file or name.
+        /// The template's file, in the model's folder.
         name: String,
         /// The line of the template, from 1, where known.
         line: Option<usize>,

@@ -27,7 +27,7 @@ pub struct ChatTemplate {
     env: Environment<'static>,
     /// Names in `env`; the first is the default.
     names: Vec<String>,
-    /// What errors call the template.
+    /// What errors call the template: its file, in the model's folder.
     origin: String,
     special: Map<String, Value>,
 }
@@ -35,12 +35,14 @@ pub struct ChatTemplate {
 impl ChatTemplate {
     /// Reads `chat_template.jinja` (and `additional_chat_templates/*.jinja`), else
     /// `chat_template.json`, else `chat_template` of `tokenizer_config.json`, a text or a list of
-    /// named ones. `None` where the folder has no template.
+    /// named ones. `None` where the folder has no template. Errors call it by its file in the folder.
     ///
     /// # Errors
     /// When a file cannot be read, or a template does not parse.
     pub fn from_folder(folder: &Path) -> Result<Option<Self>, Error> {
         let Some((origin, templates)) = find(folder)? else { return Ok(None) };
+        // With its folder: that is what tells the student's template from the teacher's.
+        let origin = folder.join(origin).display().to_string();
         let special = SpecialTokens::from_folder(folder)?.variables().clone();
         Self::compile(origin, templates, special).map(Some)
     }
@@ -212,7 +214,15 @@ mod tests {
     fn errors_name_template_line_and_words() {
         let dir = folder(&[("chat_template.jinja", "a\n{% if %}")]);
         let error = ChatTemplate::from_folder(dir.path()).unwrap_err().to_string();
-        assert!(error.starts_with("chat template `chat_template.jinja`, line 2: "), "{error}");
+        let begins = |file: &str| format!("chat template `{}`, line 2: ", dir.path().join(file).display());
+        assert!(error.starts_with(&begins("chat_template.jinja")), "{error}");
+        // Which model it is of is told when messages meet it, too.
+        let config = serde_json::json!({"chat_template": "a\n{{ raise_exception('no system role') }}"});
+        std::fs::write(dir.path().join("tokenizer_config.json"), config.to_string()).unwrap();
+        std::fs::remove_file(dir.path().join("chat_template.jinja")).unwrap();
+        let template = ChatTemplate::from_folder(dir.path()).unwrap().unwrap();
+        let error = template.render(&[Message::user("hi")], &RenderOptions::default()).unwrap_err().to_string();
+        assert_eq!(error, begins("tokenizer_config.json") + "no system role");
         let template = ChatTemplate::from_source("t", "\n\n{{ raise_exception('only users') }}").unwrap();
         let error = template.render(&[], &RenderOptions::default()).unwrap_err().to_string();
         assert_eq!(error, "chat template `t`, line 3: only users");

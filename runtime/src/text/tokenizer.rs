@@ -96,10 +96,14 @@ impl Tokenizer {
     }
 
     /// The text of `ids`. Ids outside the vocabulary have none.
+    ///
+    /// # Panics
+    /// When the tokenizer's decoder fails, which none that a `tokenizer.json` can name does. Were one
+    /// to, there is no text to go on with: an empty one would be graded as the model's answer.
     pub fn decode(&self, ids: &[i64], skip_special_tokens: bool) -> String {
         let ids: Vec<u32> = ids.iter().filter_map(|&id| u32::try_from(id).ok()).collect();
-        // Decoding fails only on a decoder that does not fit its own tokens.
-        self.inner.tokenizer.decode(&ids, skip_special_tokens).unwrap_or_default()
+        let text = self.inner.tokenizer.decode(&ids, skip_special_tokens);
+        text.unwrap_or_else(|error| panic!("tokenizer.json's decoder fails on the ids {ids:?}: {error}"))
     }
 
     /// The text of one token on its own; a part of a character shows as U+FFFD.

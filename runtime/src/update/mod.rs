@@ -1,7 +1,7 @@
 //! From advantages to weights: losses, gradients, the optimizer's step.
 //!
 //! ```text
-//! TrainBatch ─global batches─► micro-batches ─Model::hidden─► head (chunks of rows) ─► loss
+//! TrainBatch ─global batches─► micro-batches ─Model::hidden_rows─► head (chunks of rows) ─► loss
 //!                                    └─ gradients in float32 ─► clip ─► AdamW ─► weights, in place
 //! ```
 //!
@@ -72,7 +72,7 @@ impl Updater {
     /// [`Error::Spec`] when a size is 0 or the temperature is negative or not finite.
     pub fn new(model: Model, spec: UpdateSpec, temperature: f64) -> Result<Self, Error> {
         error::check(&spec, temperature)?;
-        let reference = spec.kl_loss.as_ref().map(|_| frozen_copy(&model));
+        let reference = spec.kl_loss.as_ref().map(|_| model.copy());
         let output = model.output_weight().data_ptr();
         let output_index = model.parameters().iter().position(|(_, parameter)| parameter.data_ptr() == output);
         let output_index = output_index.expect("the output projection is one of the parameters");
@@ -194,7 +194,7 @@ impl Updater {
 
     /// Adds one micro-batch's gradients. Returns its [`Sums`], `[4]` float32.
     fn backward(&self, micro: &MicroBatch, gradients: &mut Gradients) -> Tensor {
-        let hidden = self.model.hidden(&micro.input_ids, &micro.lengths).index_select(0, &micro.rows);
+        let hidden = self.model.hidden_rows(&micro.input_ids, &micro.lengths, &micro.rows);
         let tokens = Tokens {
             old_logprobs: micro.old_logprobs.shallow_clone(),
             advantages: micro.advantages.shallow_clone(),
@@ -229,7 +229,7 @@ impl Updater {
 
     fn reference_logprobs(&self, reference: &Model, micro: &MicroBatch) -> Tensor {
         no_grad(|| {
-            let hidden = reference.hidden(&micro.input_ids, &micro.lengths).index_select(0, &micro.rows);
+            let hidden = reference.hidden_rows(&micro.input_ids, &micro.lengths, &micro.rows);
             let rows = Rows { hidden: &hidden, targets: &micro.targets, entropy: false };
             self.head(reference.output_weight()).score(&rows).0
         })
@@ -238,16 +238,4 @@ impl Updater {
     fn head<'a>(&self, weight: &'a Tensor) -> OutputHead<'a> {
         OutputHead { weight, temperature: self.temperature, chunk_size: self.spec.logits_chunk_size }
     }
-}
-
-/// The same weights in memory of their own, without gradients.
-fn frozen_copy(model: &Model) -> Model {
-    let copy = Model::init(model.config().clone(), model.options(), 0);
-    no_grad(|| {
-        for ((name, to), (same, from)) in copy.parameters().iter().zip(model.parameters()) {
-            assert_eq!(name, same, "a model of the same shape has the same parameters");
-            to.shallow_clone().copy_(from);
-        }
-    });
-    copy
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
+use training_gym::config::LrDecayStyle;
 use training_gym::prelude::*;
 
 /// How the reward function behaves: by the prompt, so that a shipped program needs no switch.
@@ -60,8 +61,16 @@ struct Arguments {
     steps: u64,
     #[arg(long, default_value_t = 1)]
     save_interval: u64,
+    #[arg(long)]
+    keep_resume_states: Option<usize>,
     #[arg(long, default_value_t = 1e-3)]
     lr: f64,
+    /// Let the learning rate fall to 0 in so many optimizer steps
+    #[arg(long)]
+    lr_decay_iters: Option<u64>,
+    /// Ask the problems in the order of the file
+    #[arg(long)]
+    in_order: bool,
     #[arg(long, default_value_t = 0.25)]
     max_ungraded_fraction: f64,
     /// Evaluate every so many steps, on the same problems asked in other words
@@ -95,9 +104,12 @@ async fn main() -> anyhow::Result<()> {
         n_samples_per_prompt: Some(4),
         rollout_max_response_len: Some(24),
         save_interval: Some(arguments.save_interval),
+        keep_resume_states: arguments.keep_resume_states,
         lr: Some(arguments.lr),
+        lr_decay_iters: arguments.lr_decay_iters,
+        lr_decay_style: arguments.lr_decay_iters.map(|_| LrDecayStyle::Linear),
         global_batch_size: Some(8),
-        shuffle: Some(true),
+        shuffle: Some(!arguments.in_order),
         grade_truncated: Some(true),
         max_ungraded_fraction: Some(arguments.max_ungraded_fraction),
         reward_timeout: Some(Duration::from_secs(3)),

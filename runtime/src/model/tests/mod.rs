@@ -244,3 +244,23 @@ fn a_shared_model_sees_updates_and_keeps_its_gradients_to_itself() {
     let fused = shared.prefill(&[1, 2, 3], &[3], &[0, 1, 2], None);
     assert!((fused - after).abs().max().double_value(&[]) < 1e-5);
 }
+
+#[test]
+fn a_copy_has_the_same_weights_in_memory_of_its_own() {
+    for model in families() {
+        model.set_requires_grad(true);
+        let copy = model.copy();
+        let ids = Tensor::from_slice(&[1_i64, 2, 3]);
+        let before = tch::no_grad(|| model.hidden(&ids, &[3]));
+        assert_eq!(copy.hidden(&ids, &[3]), before, "{}", model.config().architecture.name());
+        assert!(copy.parameters().iter().all(|(_, tensor)| !tensor.requires_grad()));
+        tch::no_grad(|| {
+            for ((name, mine), (same, theirs)) in model.parameters().iter().zip(copy.parameters()) {
+                assert_eq!(name, same);
+                assert_eq!(mine, theirs, "{name}");
+                let _ = mine.shallow_clone().g_add_scalar_(1.0);
+            }
+        });
+        assert_eq!(copy.hidden(&ids, &[3]), before);
+    }
+}
