@@ -122,6 +122,8 @@ impl Attendant<'_> {
                     // An answer is of one model's weights.
                     self.scoring.iter_mut().for_each(|asked| asked.scoring.begin_again());
                 }
+                // Whoever has the answer sees the version.
+                self.publish();
                 let _ = reply.send(replaced);
             }
         }
