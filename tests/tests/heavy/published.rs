@@ -66,7 +66,8 @@ async fn under_transformers(family: Family) -> Result<()> {
     let ours = endpoint.logprobs(&ids, 1..ids.len()).await?;
     endpoint.stop().await?;
     // Two float32 forward passes with other kernels; the reference sums its softmax in float64.
-    let (largest, _) = distance(&ours, &numbers(&theirs["logprobs"])?)?;
+    let (largest, mean) = distance(&ours, &numbers(&theirs["logprobs"])?)?;
+    println!("{family:?}: {largest:.1e} nats at most, {mean:.1e} in the mean");
     ensure!(largest < 1e-4, "{largest} nats apart");
     ensure!(theirs["prompt_ids"].as_array().is_some_and(|ids| ids.len() > 10), "the tokenizer loads too");
     Ok(())
@@ -76,8 +77,10 @@ async fn under_transformers(family: Family) -> Result<()> {
 /// may be, the largest and the mean. Its delta nets exist in bfloat16 alone.
 fn precision(family: Family) -> (&'static str, (f64, f64)) {
     match family {
-        Family::Qwen3_5Text | Family::Qwen3_5 => ("bfloat16", (0.5, 0.1)),
-        _ => ("float32", (1e-3, 1e-4)),
+        // Found: 0.17 and 0.033.
+        Family::Qwen3_5Text | Family::Qwen3_5 => ("bfloat16", (0.4, 0.06)),
+        // Found: 1.3e-5 and 2.5e-6.
+        _ => ("float32", (1e-4, 2e-5)),
     }
 }
 

@@ -7,7 +7,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use safetensors::SafeTensors;
-use serde_json::Value;
+use serde_json::{Value, json};
+use training_gym_tests::fixture::{Family, Size, write_model};
 
 /// The classes it registers, of ours. One for Qwen3.5 without its vision tower is not among them.
 const CLASSES: [&str; 5] = [
@@ -200,7 +201,7 @@ fn vision(config: &Value) -> Result<Vec<(String, Vec<usize>)>> {
         Ok(config[key].as_u64().with_context(|| format!("no vision `{key}`"))? as usize)
     };
     // It takes [8, 16, 24] where the settings do not say, and would want mergers for these.
-    ensure!(config["deepstack_visual_indexes"] == serde_json::json!([]), "deepstack mergers are wanted");
+    ensure!(config["deepstack_visual_indexes"] == json!([]), "deepstack mergers are wanted");
     let (width, inner) = (number("hidden_size")?, number("intermediate_size")?);
     let merged = width * number("spatial_merge_size")?.pow(2);
     let patch = number("patch_size")?;
@@ -233,4 +234,29 @@ fn vision(config: &Value) -> Result<Vec<(String, Vec<usize>)>> {
         }
     }
     Ok(rows)
+}
+
+#[test]
+fn a_checkpoint_that_sglang_would_misread_is_noticed() -> Result<()> {
+    let cases = [
+        (Family::Qwen3, "num_key_value_heads", json!(4), "k_proj"),
+        (Family::Qwen3, "num_hidden_layers", json!(3), "left unset"),
+        (Family::Llama, "num_hidden_layers", json!(1), "no such"),
+        (Family::Llama, "torch_dtype", json!("bfloat16"), "the settings say bfloat16"),
+        (Family::Qwen2, "tie_word_embeddings", json!(false), "lm_head"),
+        (Family::Qwen3Moe, "mlp_only_layers", json!([0]), "no dense layers"),
+        (Family::Qwen3_5, "vision_config", json!({}), "deepstack"),
+    ];
+    for (family, key, value, word) in cases {
+        let folder = tempfile::tempdir()?;
+        write_model(folder.path(), 1, Size { family, ..Size::default() })?;
+        ensure!(inspect(folder.path())?, "{family:?} as it is");
+        let path = folder.path().join("config.json");
+        let mut config: Value = serde_json::from_slice(&std::fs::read(&path)?)?;
+        config[key] = value;
+        std::fs::write(&path, config.to_string())?;
+        let error = inspect(folder.path()).err().with_context(|| format!("{family:?} with another `{key}` passed"))?;
+        ensure!(format!("{error:#}").contains(word), "{family:?}, `{key}`: {error:#}");
+    }
+    Ok(())
 }
