@@ -5,8 +5,8 @@ use training_gym_tests::fixture::Family;
 use training_gym_tests::house::{House, succeed, weights_hash};
 
 #[test]
-fn experts_and_delta_nets_are_distilled_like_any_other() -> Result<()> {
-    for family in [Family::Qwen3Moe, Family::Qwen3_5] {
+fn every_family_is_distilled_like_any_other() -> Result<()> {
+    for family in Family::ALL {
         let house = House::of(&["fine"; 4], family)?;
         let teacher = house.path("teacher");
         succeed(house.person("home").arg("--teacher").arg(&teacher).args(["--steps", "3"]))?;

@@ -6,7 +6,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use crate::commands::{prepare_python, python, setup};
+use crate::commands::setup;
+use crate::environments::HEAVY;
 use crate::shell::{cargo, root, run};
 
 /// What compares two ways of ours.
@@ -84,7 +85,7 @@ fn native_type() -> &'static str {
 /// Ours and transformers in turn, on the same token ids, the same threads, the same type.
 fn peers(options: &Options) -> Result<()> {
     setup()?;
-    prepare_python()?;
+    let python = HEAVY.python()?;
     let model = match &options.model {
         Some(folder) => std::path::absolute(folder)?,
         None => crate::smollm2::folder()?,
@@ -92,7 +93,7 @@ fn peers(options: &Options) -> Result<()> {
     let scratch = tempfile::tempdir()?;
     let workload = scratch.path().join("workload.json");
     let script = root().join("tests/python/peers.py");
-    run(Command::new(python()?).arg(&script).arg("workload").arg(&model).arg(&workload))?;
+    run(Command::new(&python).arg(&script).arg("workload").arg(&model).arg(&workload))?;
     if !options.json {
         println!("{} threads, {}, tokens a second", options.threads, options.dtype);
         println!("{:<10}{:>10}{:>14}{:>8}{:>12}{:>14}", "", "ours", "transformers", "ratio", "ours MiB", "theirs MiB");
@@ -109,7 +110,7 @@ fn peers(options: &Options) -> Result<()> {
             path(&workload)?,
         ]))?;
         let theirs = measured(
-            Command::new(python()?)
+            Command::new(&python)
                 .arg(&script)
                 .args([what, path(&model)?, path(&workload)?, &options.dtype, &options.threads, &options.rounds])
                 .env("OMP_NUM_THREADS", &options.threads),

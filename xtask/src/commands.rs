@@ -4,10 +4,11 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
+use crate::environments::{HEAVY, VLLM};
 use crate::shell::{cache, cargo, root, run};
-use crate::{arithmetic, libtorch, prerequisites, summary};
+use crate::{arithmetic, libtorch, prerequisites, smollm2, summary};
 
 /// The golden suites: each reads `golden/` of the shared folder and prints how much it checked.
 const GOLDEN_RUNTIME: [&str; 4] = ["golden_models", "golden_families", "golden_slime", "golden_templates"];
@@ -122,42 +123,16 @@ fn golden() -> Result<()> {
     summary::run(&mut [&mut runtime, &mut sdk])
 }
 
-/// The environment of the heavy suites; another number where its requirements change.
-const HEAVY: &str = "heavy-2";
-
 /// Suites against the field's own Python libraries.
 pub(crate) fn heavy() -> Result<()> {
     setup()?;
-    prepare_python()?;
+    let (python, vllm, gguf) = (HEAVY.python()?, VLLM.python()?, smollm2::gguf()?);
     run(cargo().args(["build", "--workspace", "--bins"]))?;
     summary::run(&mut [cargo()
         .args(["test", "--no-fail-fast", "--package", "training-gym-tests", "--features", "heavy", "--test", "heavy"])
-        .env("GYM_HEAVY_PYTHON", python()?)])
-}
-
-pub(crate) fn python() -> Result<PathBuf> {
-    Ok(cache()?.join(HEAVY).join("bin/python"))
-}
-
-/// A virtual environment with transformers, openai and a pretrained model, made once.
-pub(crate) fn prepare_python() -> Result<()> {
-    let folder = cache()?.join(HEAVY);
-    let complete = folder.join("COMPLETE");
-    if complete.is_file() {
-        return Ok(());
-    }
-    eprintln!("making a Python environment with transformers and openai (several GB) in {}", folder.display());
-    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))
-        .context("no virtual environment: install Python's venv, for example `apt-get install python3-venv`")?;
-    let install = ["-m", "pip", "--disable-pip-version-check", "install", "--quiet"];
-    let list = |name: &str| root().join("tests/python").join(name);
-    run(Command::new(python()?).args(install).arg("--requirement").arg(list("requirements.txt")))?;
-    run(Command::new(python()?)
-        .args(install)
-        .args(["--no-deps", "--requirement"])
-        .arg(list("requirements-alone.txt")))?;
-    std::fs::write(complete, "")?;
-    Ok(())
+        .env("GYM_HEAVY_PYTHON", python)
+        .env("GYM_HEAVY_VLLM", vllm)
+        .env("GYM_HEAVY_SMOLLM2", gguf)])
 }
 
 /// Licences, sources, bans.

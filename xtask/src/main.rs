@@ -6,6 +6,7 @@
 mod arithmetic;
 mod bench;
 mod commands;
+mod environments;
 mod libtorch;
 mod links;
 mod prerequisites;
