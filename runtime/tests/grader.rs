@@ -20,6 +20,9 @@ use training_gym_core::worker::{
 use training_gym_runtime::score::reward::{Graded, Grader};
 use training_gym_runtime::score::worker::Worker;
 
+/// Seconds a call may take where none is meant to hang.
+const PATIENT: f64 = 60.0;
+
 async fn reward(Json(sample): Json<Sample>) -> Json<RewardReply> {
     match sample.label.as_str() {
         "hangs" => tokio::time::sleep(Duration::from_secs(600)).await,
@@ -78,16 +81,12 @@ fn sample(index: usize, label: &str) -> Sample {
     }
 }
 
-async fn grader() -> Arc<Grader> {
-    grader_with("once", 1.0).await
-}
-
-async fn grader_with(post_process: &str, max_ungraded_fraction: f64) -> Arc<Grader> {
+async fn grader_with(post_process: &str, max_ungraded_fraction: f64, timeout_secs: f64) -> Arc<Grader> {
     let spec = RewardSpec {
         function: "exact".into(),
         post_process: Some(post_process.into()),
         program: ProgramRef { key: "k".into(), sha256: ContentHash::of(b"") },
-        timeout_secs: 1.0,
+        timeout_secs,
         max_concurrency: 16,
         max_ungraded_fraction,
         grade_truncated: true,
@@ -98,7 +97,7 @@ async fn grader_with(post_process: &str, max_ungraded_fraction: f64) -> Arc<Grad
 
 /// Hanging and killing calls among good ones: only they are blamed.
 async fn the_culprits_alone_are_ungraded() {
-    let grader = grader().await;
+    let grader = grader_with("once", 1.0, 2.0).await;
     let labels = ["good", "hangs", "good", "kills", "good", "good", "hangs", "good", "kills", "good"];
     let calls: Vec<_> = labels
         .iter()
@@ -116,7 +115,7 @@ async fn the_culprits_alone_are_ungraded() {
         let Graded { grade, .. } = call.await.expect("no panic");
         match (*label, &grade) {
             ("good", Grade::Graded { reward }) => assert_eq!(*reward, 1.0),
-            ("hangs", Grade::Ungraded { reason }) => assert!(reason.contains("longer than 1 s"), "{reason}"),
+            ("hangs", Grade::Ungraded { reason }) => assert!(reason.contains("longer than 2 s"), "{reason}"),
             ("kills", Grade::Ungraded { reason }) => assert!(reason.contains("while it ran alone"), "{reason}"),
             _ => panic!("{label} was {grade:?}"),
         }
@@ -126,7 +125,7 @@ async fn the_culprits_alone_are_ungraded() {
 
 /// A worker that dies under the group-level function is replaced, and it is asked once more.
 async fn post_processing_survives_one_death() {
-    let grader = grader().await;
+    let grader = grader_with("once", 1.0, PATIENT).await;
     let mut graded = [graded(Grade::Graded { reward: 1.0 })];
     let rewards = grader.rewards(1, vec![sample(0, "good")], &mut graded).await.expect("rewards");
     assert_eq!(rewards, [Some(0.5)]);
@@ -146,13 +145,14 @@ async fn post_processing_may_leave_samples_ungraded_up_to_the_share() {
         [good(), good(), graded(failed), good()]
     };
     let mut found = all();
-    let rewards = grader_with("holes", 0.5).await.rewards(3, samples(), &mut found).await.expect("two of four may be");
+    let rewards =
+        grader_with("holes", 0.5, PATIENT).await.rewards(3, samples(), &mut found).await.expect("two of four may be");
     assert_eq!(rewards, [Some(0.25), None, None, Some(0.25)]);
     let Grade::Ungraded { reason } = &found[1].grade else { panic!("{:?}", found[1]) };
     assert_eq!(reason, "post-process function `holes` returned NaN or an infinity");
     assert_eq!((&found[0], &found[2]), (&all()[0], &all()[2]), "the others are as they were");
 
-    let grader = grader_with("holes", 0.25).await;
+    let grader = grader_with("holes", 0.25, PATIENT).await;
     let error = grader.rewards(3, samples(), &mut all()).await.expect_err("one too many").to_string();
     let words = "post-process function `holes` left 2 of 4 samples of step 3 ungraded (allowed: 1)";
     assert!(error.starts_with(words), "{error}");
