@@ -33,7 +33,7 @@ pub enum Error {
         problem: String,
     },
     /// The file is sound, but holds what is not converted here.
-    #[error("`{}` cannot be converted: {problem}", path.display())]
+    #[error("`{}` cannot be read as a model: {problem}", path.display())]
     Unsupported {
         /// The file or folder.
         path: PathBuf,

@@ -187,7 +187,7 @@ fn from_folder(path: &Path, options: &ConvertOptions, to: &Path) -> Result<(Stri
     }
     let tensors = folder::plan(&checkpoint, options.dtype);
     let written = write(&tensors, options, to, path)?;
-    Ok((format!("folder of {} files", checkpoint.files()), written))
+    Ok((format!("folder with weights in {} file(s)", checkpoint.files()), written))
 }
 
 fn from_actor(layout: &actor::Layout, options: &ConvertOptions, to: &Path) -> Result<(String, Written), Error> {

@@ -16,6 +16,7 @@ mod shape;
 mod text;
 mod weights;
 
+use std::io::Write;
 use std::path::Path;
 
 use anyhow::Result;
@@ -74,10 +75,11 @@ fn sentence(error: &dyn std::error::Error) -> String {
 /// When the path is nothing that can be looked at.
 pub fn run(options: &InspectOptions) -> Result<u8> {
     let report = look(&options.source)?;
-    if options.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        print(&report);
+    let text = if options.json { serde_json::to_string_pretty(&report)? } else { told(&report) };
+    // Whoever has read enough of it may close the pipe.
+    match writeln!(std::io::stdout(), "{text}") {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => return Err(error.into()),
+        _ => {}
     }
     Ok(u8::from(!report.is_sound()))
 }
@@ -235,24 +237,26 @@ fn memory(model: Option<&ModelConfig>, report: &mut Report) {
     report.memory = report.weights.as_ref().map(|weights| shape::memory(weights, model));
 }
 
-fn print(report: &Report) {
-    println!("{} ({})", report.path, report.format);
+/// The report for a person.
+fn told(report: &Report) -> String {
+    let mut lines = Vec::new();
+    lines.push(format!("{} ({})", report.path, report.format));
     if let Some(model) = &report.model {
         let known = if model.supported { "" } else { ", not computed by this runtime" };
-        println!("family        {}{known}", model.family.as_deref().unwrap_or("unknown"));
+        lines.push(format!("family        {}{known}", model.family.as_deref().unwrap_or("unknown")));
     }
     if let Some(weights) = &report.weights {
-        println!("parameters    {} in {} tensors", grouped(weights.parameters), weights.tensors);
+        lines.push(format!("parameters    {} in {} tensors", grouped(weights.parameters), weights.tensors));
         let types: Vec<String> =
             weights.dtypes.iter().map(|(dtype, count)| format!("{dtype} ({})", grouped(*count))).collect();
-        println!("types         {}", types.join(", "));
-        println!("files         {}, {}", weights.files, amount(weights.bytes));
+        lines.push(format!("types         {}", types.join(", ")));
+        lines.push(format!("files         {}, {}", weights.files, amount(weights.bytes)));
     }
     if let Some(model) = &report.model {
-        println!("context       {}", model.context_length.map_or_else(|| "unknown".to_owned(), grouped));
+        lines.push(format!("context       {}", model.context_length.map_or_else(|| "unknown".to_owned(), grouped)));
     }
     if let Some(memory) = &report.memory {
-        println!(
+        lines.push(format!(
             "to serve      {} of weights in {}{}",
             amount(memory.serve_weights),
             memory.dtype,
@@ -265,24 +269,25 @@ fn print(report: &Report) {
                 },
                 amount(memory.cache_full_context.unwrap_or(0))
             ))
-        );
-        println!(
+        ));
+        lines.push(format!(
             "to train      {} of weights, float32 masters, gradients and moments, and activations",
             amount(memory.train)
-        );
+        ));
     }
     if let Some(tokens) = &report.tokenizer {
         let rows = tokens.rows.map_or_else(String::new, |rows| format!(" for {} rows", grouped(rows)));
-        println!("tokenizer     {} tokens{rows}", grouped(tokens.tokens));
+        lines.push(format!("tokenizer     {} tokens{rows}", grouped(tokens.tokens)));
         let ends: Vec<String> = tokens.eos.iter().map(|(id, text)| format!("{id} `{text}`")).collect();
-        println!("end tokens    {}", if ends.is_empty() { "none".to_owned() } else { ends.join(", ") });
+        lines.push(format!("end tokens    {}", if ends.is_empty() { "none".to_owned() } else { ends.join(", ") }));
     }
     if let Some(template) = &report.chat_template {
-        println!("chat template {template}");
+        lines.push(format!("chat template {template}"));
     }
-    report.notes.iter().for_each(|text| println!("note          {text}"));
-    report.problems.iter().for_each(|text| println!("problem       {text}"));
-    println!("{}", if report.is_sound() { "sound" } else { "not sound" });
+    lines.extend(report.notes.iter().map(|text| format!("note          {text}")));
+    lines.extend(report.problems.iter().map(|text| format!("problem       {text}")));
+    lines.push(if report.is_sound() { "sound" } else { "not sound" }.to_owned());
+    lines.join("\n")
 }
 
 /// 1234567 as 1,234,567.

@@ -64,7 +64,8 @@ fn advice(cause: Cause) -> (&'static str, bool) {
             true,
         ),
         Cause::Reward => (
-            "run the reward function on the sample in a unit test (`NAME.call(&mut sample)`), then launch again",
+            "run the reward function on the sample in a unit test (`NAME.call(&mut sample)`), then launch again; \
+             a program that was built anew needs a new run id",
             false,
         ),
         Cause::Numerics => ("lower recipe.lr or look at the last lines of metrics.jsonl, then launch a new run", false),

@@ -62,6 +62,12 @@ impl HuggingFaceDataset {
         if repeated > 0 {
             notes.push(format!("{repeated} rows have the prompt of an earlier row"));
         }
+        if !rows.is_empty() && rows.iter().all(|row| row.label.is_empty()) {
+            let column = self.label_key.as_deref().unwrap_or("label");
+            notes.push(format!(
+                "every label is empty (column `{column}`); a reward function that reads it needs `.label_key(..)`"
+            ));
+        }
         let mut lines = Vec::new();
         for row in &rows {
             // Rows hold only JSON values, so that this cannot fail.
