@@ -239,7 +239,7 @@ fn vision(config: &Value) -> Result<Vec<(String, Vec<usize>)>> {
 #[test]
 fn a_checkpoint_that_sglang_would_misread_is_noticed() -> Result<()> {
     let cases = [
-        (Family::Qwen3, "num_key_value_heads", json!(4), "k_proj"),
+        (Family::Qwen3, "num_key_value_heads", json!(4), "to be [128, 64]"),
         (Family::Qwen3, "num_hidden_layers", json!(3), "left unset"),
         (Family::Llama, "num_hidden_layers", json!(1), "no such"),
         (Family::Llama, "torch_dtype", json!("bfloat16"), "the settings say bfloat16"),
