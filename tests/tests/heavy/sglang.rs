@@ -1,6 +1,7 @@
-//! What SGLang would do with a checkpoint, by inspection of the files: its model classes need a GPU, so
-//! this is what they expect (`python/sglang/srt/models`, `configs` of its repository, read in November
-//! 2026), written down as tables of parameters and of how their loaders rename what is stored.
+//! What SGLang would do with a checkpoint, by inspection of the files: it is not installed or run here.
+//! What its model classes and their configs expect (`python/sglang/srt/models` and `configs` of its
+//! repository, as read in November 2026) is written down as tables of parameters and of how its loaders
+//! rename what is stored.
 
 use std::collections::BTreeMap;
 use std::path::Path;
