@@ -1,6 +1,7 @@
-//! What SGLang would do with a checkpoint, by inspection of the files: its model classes need a GPU, so
-//! this is what they expect (`python/sglang/srt/models`, `configs` of its repository, read in November
-//! 2026), written down as tables of parameters and of how their loaders rename what is stored.
+//! What SGLang would do with a checkpoint, by inspection of the files: it is not installed or run here.
+//! What its model classes and their configs expect (`python/sglang/srt/models` and `configs` of its
+//! repository, as read in November 2026) is written down as tables of parameters and of how its loaders
+//! rename what is stored.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -239,7 +240,7 @@ fn vision(config: &Value) -> Result<Vec<(String, Vec<usize>)>> {
 #[test]
 fn a_checkpoint_that_sglang_would_misread_is_noticed() -> Result<()> {
     let cases = [
-        (Family::Qwen3, "num_key_value_heads", json!(4), "k_proj"),
+        (Family::Qwen3, "num_key_value_heads", json!(4), "to be [128, 64]"),
         (Family::Qwen3, "num_hidden_layers", json!(3), "left unset"),
         (Family::Llama, "num_hidden_layers", json!(1), "no such"),
         (Family::Llama, "torch_dtype", json!("bfloat16"), "the settings say bfloat16"),
