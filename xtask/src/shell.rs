@@ -2,12 +2,19 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::LazyLock;
 
 use anyhow::{Context, Result, bail};
 
-/// The repository's root.
+/// The repository's root: that of the `cargo run` which started us. Clones that share a target folder
+/// share this program too, so the one it was compiled in counts only where nobody says.
 pub(crate) fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or_else(|| Path::new("."))
+    static ROOT: LazyLock<PathBuf> = LazyLock::new(|| {
+        let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+        let package = package.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")));
+        package.parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf)
+    });
+    &ROOT
 }
 
 /// Where big things are kept between clones: `TRAINING_GYM_CACHE`, else `training-gym` in the
