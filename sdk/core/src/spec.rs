@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::ids::{AppName, ContentHash, RunId};
+pub use crate::stored::StoredModel;
 
 /// A [`RunSpec`] as it is stored: the version is part of the document.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -65,6 +66,10 @@ pub struct ModelSpec {
     /// Where it came from, for one of the hub.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hub: Option<HubRef>,
+    /// Its files in the store, for a job that does not share a disk with who launched it: they are
+    /// fetched into `folder` first. `None`: the folder is there already, or comes from the hub.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stored: Option<StoredModel>,
 }
 
 /// A repository of a hub at one commit: where a model or rows came from. A run that is continued takes
