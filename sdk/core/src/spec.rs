@@ -197,6 +197,31 @@ pub struct RewardSpec {
     pub max_ungraded_fraction: f64,
     /// Whether a truncated response is graded like any other; otherwise it is *ungraded*.
     pub grade_truncated: bool,
+    /// Which network the function may use.
+    #[serde(default, skip_serializing_if = "Egress::is_none")]
+    pub egress: Egress,
+    /// Files and folders of the machine that the function may read, beside the system's own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<PathBuf>,
+}
+
+/// Which network a reward function may use.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Egress {
+    /// None: a filter of system calls lets it make Unix sockets alone.
+    #[default]
+    None,
+    /// These hosts (`name`, `name:port` or an address). The filter lets IP sockets through; that they
+    /// reach no other host is a NetworkPolicy's to enforce.
+    Declared(Vec<String>),
+}
+
+impl Egress {
+    /// Whether there is none.
+    pub fn is_none(&self) -> bool {
+        *self == Self::None
+    }
 }
 
 /// An executable in the store.
