@@ -21,7 +21,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("settings", &[]),
     ("data", &["batch"]),
     ("rollout", &["batch", "text", "model"]),
-    ("score", &["batch"]),
+    ("sandbox", &[]),
+    ("score", &["batch", "sandbox"]),
     ("advantage", &["batch"]),
     ("update", &["batch", "model"]),
     ("publish", &["model"]),
@@ -30,7 +31,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("convert", &["model", "settings"]),
     ("inspect", &["convert", "model", "settings", "text"]),
     ("pretrain", &["text", "model", "update", "settings"]),
-    ("pipeline", &["advantage", "batch", "data", "model", "publish", "rollout", "score", "settings", "text", "update"]),
+    ("pipeline", &["advantage", "batch", "data", "model", "publish", "rollout", "sandbox", "score", "settings", "text", "update"]),
     (
         "main",
         &[
@@ -40,6 +41,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "memory",
             "pipeline",
             "pretrain",
+            "sandbox",
             "serve",
             "settings",
             "supervise",

@@ -103,7 +103,7 @@ impl<D> Launch<D> {
                     checkpoint::check_folder(&manifest, &folder).await?;
                 }
                 gym.computes(model, &folder.join("config.json")).await?;
-                ModelSpec { name, folder, hub: None }
+                ModelSpec { name, folder, hub: None, stored: None }
             }
             None => gym.model(model, name, None).await?,
         };

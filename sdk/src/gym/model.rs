@@ -73,7 +73,7 @@ impl Gym {
             }
         };
         // A job has another working folder.
-        Ok(ModelSpec { name, folder: std::path::absolute(&folder).unwrap_or(folder), hub })
+        Ok(ModelSpec { name, folder: std::path::absolute(&folder).unwrap_or(folder), hub, stored: None })
     }
 
     /// Asks `gym-runtime check` whether it computes the model of this `config.json`.
