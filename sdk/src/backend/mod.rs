@@ -10,6 +10,8 @@
 
 pub(crate) mod difference;
 mod error;
+#[cfg(feature = "kubernetes")]
+pub mod explain;
 mod job;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
