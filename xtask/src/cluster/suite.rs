@@ -29,6 +29,8 @@ fn test(layout: &Layout, arguments: &[String]) -> Result<()> {
     let mut command = cargo();
     command.args(["test", "--no-fail-fast", "--package", "training-gym-tests", "--features", "cluster", "--test", "cluster"]);
     command.args(arguments);
+    // One at a time: some tests stop the API server or drain the node under everyone.
+    command.args(["--", "--test-threads=1"]);
     let environment = std::fs::read_to_string(layout.environment()).context("no cluster runs")?;
     for line in environment.lines() {
         if let Some((name, value)) = line.strip_prefix("export ").and_then(|line| line.split_once('=')) {
