@@ -10,6 +10,7 @@ mod environments;
 mod libtorch;
 mod links;
 mod prerequisites;
+mod servers;
 mod shell;
 mod smollm2;
 mod summary;
@@ -31,6 +32,7 @@ cargo xtask COMMAND
                           --model DIR, --dtype bf16|fp32, --threads N, --rounds N too
   demo-assets             make the demo's problems, tokenizer and models anew (many minutes)
   heavy                   suites that need Python environments of several GB
+  stores [FILTER]         the store suites, on real S3 servers (SeaweedFS; Versity's gateway where Go is)
   trees                   assert which crates each side links, and that the documents' links lead somewhere
   deny                    licences, sources and bans, with a pinned cargo-deny
 ";
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         "bench" => bench::bench(rest),
         "demo-assets" => commands::demo_assets(),
         "heavy" => commands::heavy(),
+        "stores" => commands::stores(rest),
         "trees" => trees::check().and_then(|()| links::check()),
         "deny" => commands::deny(),
         "help" | "--help" | "-h" => {
