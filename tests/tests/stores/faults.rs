@@ -195,7 +195,9 @@ async fn lasting_faults_end_in_time_and_publish_nothing() -> Result<()> {
                 panic!("{name} from {from}: {error:?}")
             };
             assert_eq!(fault.kind, expected, "{name} from {from}: {fault}");
-            assert!(!scene.nothing_wrong_is_readable(&run).await?, "{name} from {from}: nothing is published");
+            let published = scene.nothing_wrong_is_readable(&run).await?;
+            // A server that is silent does what it is asked: its manifest may be there, and is right then.
+            assert!(!published || harm == Harm::Silence, "{name} from {from}: it is published");
         }
     }
     // Through whole connections again, the same step can be published, and parts of the lost ones go.
