@@ -78,6 +78,7 @@ fn mounts(layout: &Layout) -> Result<()> {
     fs::create_dir_all(&work)?;
     let options = format!("lowerdir=/var/lib,upperdir={},workdir={}", upper.display(), work.display());
     mount(&["-t", "overlay", "overlay", "-o", &options, "/var/lib"], &[])?;
+    fs::create_dir_all("/run/seaweedfs")?;
     // etcd waits for its disk at each write; nobody needs this data after a crash.
     fs::create_dir_all("/run/etcd")?;
     mount(&["-t", "tmpfs", "-o", "mode=700", "etcd", "/run/etcd"], &[])
