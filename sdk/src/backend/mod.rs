@@ -9,6 +9,8 @@
 //! finds them by their [`JobId`].
 
 pub(crate) mod difference;
+#[cfg(feature = "kubernetes")]
+pub mod explain;
 pub mod local;
 mod logs;
 mod resources;

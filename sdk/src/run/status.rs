@@ -106,7 +106,7 @@ impl TrainRun {
                 "free memory, then {again}; or lower recipe.max_tokens_per_gpu or rollout_max_response_len, and launch \
                  without `.run_id(…)`"
             ),
-            Cause::Died | Cause::Internal => format!("read the whole log with `logs()`; {again}"),
+            Cause::Died | Cause::Cluster | Cause::Internal => format!("read the whole log with `logs()`; {again}"),
         }
     }
 
@@ -119,6 +119,7 @@ impl TrainRun {
             attempt,
             updated_at: 0.0,
             failure: None,
+            peak_memory: None,
             notes: Vec::new(),
         }
     }
