@@ -5,8 +5,10 @@
 
 mod arithmetic;
 mod bench;
+mod cluster;
 mod commands;
 mod environments;
+mod image;
 mod libtorch;
 mod links;
 mod prerequisites;
@@ -33,6 +35,9 @@ cargo xtask COMMAND
   demo-assets             make the demo's problems, tokenizer and models anew (many minutes)
   heavy                   suites that need Python environments of several GB
   stores [FILTER]         the store suites, on real S3 servers (SeaweedFS; Versity's gateway where Go is)
+  image [--cuda]          build the image of the pods, without a daemon or a registry (Linux, root)
+  cluster COMMAND         a real one-machine Kubernetes for the cluster suite: up, test, down, status,
+                          env (Linux, root, Go; says so and passes elsewhere)
   trees                   assert which crates each side links, and that the documents' links lead somewhere
   deny                    licences, sources and bans, with a pinned cargo-deny
 ";
@@ -53,6 +58,8 @@ fn main() -> ExitCode {
         "demo-assets" => commands::demo_assets(),
         "heavy" => commands::heavy(),
         "stores" => commands::stores(rest),
+        "image" => image::image(rest),
+        "cluster" => cluster::cluster(rest),
         "trees" => trees::check().and_then(|()| links::check()),
         "deny" => commands::deny(),
         "help" | "--help" | "-h" => {

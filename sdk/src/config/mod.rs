@@ -36,6 +36,6 @@ pub use recipe::Recipe;
 pub use response::ParsedResponse;
 pub use train::{Facts, Resolve, TrainConfig, resolve};
 pub use training_gym_core::spec::{
-    AdvantageEstimator, Dtype, KlLossType, LossAggregation, LrDecayStyle, TeacherDialect,
+    AdvantageEstimator, Dtype, Egress, KlLossType, LossAggregation, LrDecayStyle, TeacherDialect,
 };
 pub use values::{ChatTemplateKwargs, Environment, ExtraConfig};

@@ -15,7 +15,7 @@ fn program() -> Option<ProgramRef> {
 }
 
 fn model(config: &TrainConfig, folder: &Path) -> ModelSpec {
-    ModelSpec { name: config.model.name().to_owned(), folder: folder.to_owned(), hub: None }
+    ModelSpec { name: config.model.name().to_owned(), folder: folder.to_owned(), hub: None, stored: None }
 }
 
 fn launch(config: &TrainConfig) -> Resolve<'_> {
