@@ -142,7 +142,8 @@ pub(crate) fn stores(arguments: &[String]) -> Result<()> {
     run(cargo().args(["build", "--workspace", "--bins"]))?;
     let mut suite = cargo();
     suite
-        .args(["test", "--no-fail-fast", "--package", "training-gym-tests", "--features", "stores"])
+        // With the features that `cargo xtask test` builds with, so that nothing is built twice.
+        .args(["test", "--no-fail-fast", "--workspace", "--features", "training-gym-tests/stores"])
         .args(["--test", "stores", "--"])
         .args(arguments)
         .env("GYM_STORES_SEAWEEDFS", seaweedfs)
