@@ -8,12 +8,8 @@
 //! | [`record`] | what a run writes about itself: status, metrics, rollouts |
 //! | [`wire`] | SGLang's `/generate` contract and the teacher's answer, parsed in one place |
 //! | [`worker`] | the reward worker's protocol |
-<<<<<<< HEAD
 //! | [`store`] | artefacts by key: the trait, `file://`, `s3://`, memory |
-=======
-//! | [`store`] | artefacts by key: the trait, `file://`, memory |
 //! | [`stored`] | a model's files in the store, and their manifest |
->>>>>>> main
 //! | [`checkpoint`] | layout, manifest, latest pointer, retention |
 //! | [`splitmix`] | how seeds are spread |
 //!
