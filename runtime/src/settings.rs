@@ -32,6 +32,8 @@ pub enum Role {
         #[arg(long, value_name = "FOLDER")]
         reward_sockets: Option<PathBuf>,
     },
+    /// Bring a job's model and program to this machine, before it starts
+    Fetch(FetchOptions),
     /// Start reward workers, confined, for a trainer in another container
     RewardWorker(RewardWorkerOptions),
     /// Confine this process and become a reward worker (for gym-runtime itself)
@@ -81,6 +83,24 @@ pub enum Role {
         /// The job's folder
         folder: PathBuf,
     },
+}
+
+/// What a job needs, and where it goes.
+#[derive(Clone, Debug, Args)]
+#[group(id = "what", required = true, multiple = false, args = ["run", "spec"])]
+pub struct FetchOptions {
+    /// The store's URL, such as file:///srv/gym
+    #[arg(long)]
+    pub store: String,
+    /// The run whose model and program are fetched
+    #[arg(long)]
+    pub run: Option<RunId>,
+    /// The deployment's spec (JSON) whose model is fetched
+    #[arg(long)]
+    pub spec: Option<PathBuf>,
+    /// Folder for the program, under its sha256; needed for a run with a reward function
+    #[arg(long)]
+    pub program_folder: Option<PathBuf>,
 }
 
 /// Where a supervisor of reward workers finds what it needs.

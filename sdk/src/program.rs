@@ -4,6 +4,7 @@
 //! content, and the job starts that copy as the reward worker. `#[training_gym::main]` makes a
 //! program that knows this role.
 
+pub mod abi;
 pub(crate) mod entry;
 pub(crate) mod interrupt;
 
