@@ -87,16 +87,15 @@ pub enum Role {
 
 /// What a job needs, and where it goes.
 #[derive(Clone, Debug, Args)]
-#[group(id = "what", required = true, multiple = false, args = ["run", "spec"])]
 pub struct FetchOptions {
     /// The store's URL, such as file:///srv/gym
     #[arg(long)]
     pub store: String,
     /// The run whose model and program are fetched
-    #[arg(long)]
+    #[arg(long, required_unless_present = "spec")]
     pub run: Option<RunId>,
     /// The deployment's spec (JSON) whose model is fetched
-    #[arg(long)]
+    #[arg(long, conflicts_with = "run")]
     pub spec: Option<PathBuf>,
     /// Folder for the program, under its sha256; needed for a run with a reward function
     #[arg(long)]
@@ -361,6 +360,16 @@ mod tests {
         for bad in ["gpu", "cuda", "cuda:x", "cuda:99"] {
             assert!(device(&node(bad)).unwrap_err().to_string().starts_with(&format!("node.device = `{bad}`")));
         }
+    }
+
+    #[test]
+    fn a_fetch_is_for_a_run_or_a_deployment() {
+        let parse = |arguments: &str| Cli::try_parse_from(["gym-runtime", "fetch"].into_iter().chain(arguments.split(' ')));
+        assert!(parse("--store file:///s --run run-1 --program-folder /program").is_ok());
+        assert!(parse("--store file:///s --spec /spec.json").is_ok());
+        assert!(parse("--store file:///s").is_err());
+        assert!(parse("--store file:///s --run run-1 --spec /spec.json").is_err());
+        <Cli as clap::CommandFactory>::command().debug_assert();
     }
 
     #[test]

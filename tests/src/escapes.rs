@@ -7,6 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
@@ -73,7 +74,7 @@ pub fn ordinary() -> BTreeMap<&'static str, Attempt> {
         ("a temporary file", temporary()),
         ("threads", std::thread::spawn(|| "joined".to_owned()).join().map_err(|_| io::Error::other("a panic"))),
         ("another program", run("true", &[])),
-        ("a shell that writes", run("sh", &["-c", "echo x > note && cat note && rm note"])),
+        ("a shell that writes", run("sh", &["-c", "echo x > note.$$ && cat note.$$ && rm note.$$"])),
         ("a pair of sockets", UnixStream::pair().map(|_| "a pair".to_owned())),
         ("a socket of its own", own_socket()),
         ("a null device", std::fs::write("/dev/null", "x").map(|()| "written".to_owned())),
@@ -175,8 +176,14 @@ fn connect(address: SocketAddr) -> Attempt {
     TcpStream::connect_timeout(&address, Duration::from_secs(1)).map(|_| format!("a connection to {address}"))
 }
 
+/// A name that no call beside this one has.
+fn fresh(name: &str) -> String {
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    format!("{name}-{}", CALLS.fetch_add(1, Ordering::Relaxed))
+}
+
 fn temporary() -> Attempt {
-    let path = std::env::temp_dir().join("note");
+    let path = std::env::temp_dir().join(fresh("note"));
     std::fs::File::create(&path)?.write_all(b"x")?;
     std::fs::rename(&path, path.with_extension("txt"))?;
     std::fs::remove_file(path.with_extension("txt"))?;
@@ -184,7 +191,8 @@ fn temporary() -> Attempt {
 }
 
 fn own_socket() -> Attempt {
-    let path = std::env::temp_dir().join("own.sock");
+    // By its name in the working folder: a whole path may be too long for a socket.
+    let path = fresh("own");
     UnixListener::bind(&path)?;
     std::fs::remove_file(path).map(|()| "bound".to_owned())
 }
