@@ -42,6 +42,9 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+    /// It does not run on the image of the jobs.
+    #[error(transparent)]
+    Abi(#[from] abi::Error),
     /// The store failed.
     #[error("cannot store this program")]
     Store(#[source] store::Error),

@@ -41,7 +41,8 @@ fn ours(name: &str) -> Command {
 struct Options {
     json: bool,
     model: Option<PathBuf>,
-    dtype: String,
+    /// The checkpoint's type: bf16, fp32, or both in turn.
+    dtypes: Vec<Dtype>,
     threads: String,
     rounds: String,
 }
@@ -52,7 +53,7 @@ impl Options {
         let mut options = Self {
             json: false,
             model: None,
-            dtype: native_type().to_owned(),
+            dtypes: if multiplies_bf16() { vec![Dtype::Bf16] } else { vec![Dtype::Bf16, Dtype::Fp32] },
             threads: cores.to_string(),
             rounds: "3".to_owned(),
         };
@@ -62,27 +63,53 @@ impl Options {
             match argument.as_str() {
                 "--json" => options.json = true,
                 "--model" => options.model = Some(value()?.into()),
-                "--dtype" => options.dtype = value()?,
+                "--dtype" => options.dtypes = vec![Dtype::parse(&value()?)?],
                 "--threads" => options.threads = value()?,
                 "--rounds" => options.rounds = value()?,
                 other => bail!("no option `{other}`: --json, --model DIR, --dtype bf16|fp32, --threads N, --rounds N"),
             }
         }
-        if !["bf16", "fp32"].contains(&options.dtype.as_str()) {
-            bail!("--dtype {}: bf16 or fp32", options.dtype);
-        }
         Ok(options)
     }
 }
 
-/// bf16 where the CPU multiplies it, else fp32: on a CPU without bf16 products both sides are
-/// many times slower in it, and nobody would run them so.
-fn native_type() -> &'static str {
-    let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    if flags.contains("amx_bf16") || flags.contains("avx512_bf16") { "bf16" } else { "fp32" }
+/// A type of weights.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Dtype {
+    Bf16,
+    Fp32,
 }
 
-/// Ours and transformers in turn, on the same token ids, the same threads, the same type.
+impl Dtype {
+    fn parse(name: &str) -> Result<Self> {
+        match name {
+            "bf16" => Ok(Self::Bf16),
+            "fp32" => Ok(Self::Fp32),
+            other => bail!("--dtype {other}: bf16 or fp32"),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Bf16 => "bf16",
+            Self::Fp32 => "fp32",
+        }
+    }
+
+    /// What a job of ours computes a checkpoint of this type in, unless it is told (`Resources::dtype`).
+    fn ours(self) -> Self {
+        if multiplies_bf16() { self } else { Self::Fp32 }
+    }
+}
+
+/// Whether this CPU has products of bf16. Without them a job of ours computes in fp32, and the peer,
+/// which computes in the checkpoint's type, is measured in both: as a person gets it, and at its best.
+fn multiplies_bf16() -> bool {
+    let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    flags.contains("amx_bf16")
+}
+
+/// Ours and transformers in turn, on the same token ids and the same threads.
 fn peers(options: &Options) -> Result<()> {
     setup()?;
     let python = HEAVY.python()?;
@@ -95,39 +122,56 @@ fn peers(options: &Options) -> Result<()> {
     let script = root().join("tests/python/peers.py");
     run(Command::new(&python).arg(&script).arg("workload").arg(&model).arg(&workload))?;
     if !options.json {
-        println!("{} threads, {}, tokens a second", options.threads, options.dtype);
-        println!("{:<10}{:>10}{:>14}{:>8}{:>12}{:>14}", "", "ours", "transformers", "ratio", "ours MiB", "theirs MiB");
+        println!("{} threads, tokens a second; each side's type in brackets", options.threads);
+        println!("{:<10}{:>16}{:>20}{:>8}{:>12}{:>14}", "", "ours", "transformers", "ratio", "ours MiB", "theirs MiB");
     }
     for what in PEERS {
-        let mine = measured(ours("peers").args(["--what", what, "--dtype", &options.dtype]).args([
-            "--threads",
-            &options.threads,
-            "--rounds",
-            &options.rounds,
-            "--model",
-            path(&model)?,
-            "--workload",
-            path(&workload)?,
-        ]))?;
-        let theirs = measured(
-            Command::new(&python)
-                .arg(&script)
-                .args([what, path(&model)?, path(&workload)?, &options.dtype, &options.threads, &options.rounds])
-                .env("OMP_NUM_THREADS", &options.threads),
-        )?;
-        let ratio = mine.rate / theirs.rate;
-        if options.json {
-            let line = json!({
-                "what": what, "unit": "tokens/s", "ours": mine.rate, "theirs": theirs.rate, "ratio": ratio,
-                "ours_cpu_s": mine.cpu_seconds, "theirs_cpu_s": theirs.cpu_seconds,
-                "ours_peak_mib": mine.peak_mib, "theirs_peak_mib": theirs.peak_mib,
-                "dtype": options.dtype, "threads": options.threads.parse::<usize>()?,
-            });
-            println!("{line}");
-        } else {
-            let (ours, theirs, peaks) = (mine.rate, theirs.rate, [mine.peak_mib, theirs.peak_mib]);
-            println!("{what:<10}{ours:>10.0}{theirs:>14.0}{ratio:>8.2}{:>12.0}{:>14.0}", peaks[0], peaks[1]);
+        let mut mine: Option<(Dtype, Measured)> = None;
+        for &dtype in &options.dtypes {
+            let computed = dtype.ours();
+            if mine.as_ref().is_none_or(|(before, _)| *before != computed) {
+                let took = measured(ours("peers").args(["--what", what, "--dtype", computed.name()]).args([
+                    "--threads",
+                    &options.threads,
+                    "--rounds",
+                    &options.rounds,
+                    "--model",
+                    path(&model)?,
+                    "--workload",
+                    path(&workload)?,
+                ]))?;
+                mine = Some((computed, took));
+            }
+            let (_, mine) = mine.as_ref().context("ours was measured")?;
+            let theirs = measured(
+                Command::new(&python)
+                    .arg(&script)
+                    .args([what, path(&model)?, path(&workload)?, dtype.name(), &options.threads, &options.rounds])
+                    .env("OMP_NUM_THREADS", &options.threads),
+            )?;
+            print(options, what, (computed, mine), (dtype, &theirs))?;
         }
+    }
+    Ok(())
+}
+
+fn print(options: &Options, what: &str, ours: (Dtype, &Measured), theirs: (Dtype, &Measured)) -> Result<()> {
+    let ((ours_dtype, ours), (theirs_dtype, theirs)) = (ours, theirs);
+    let ratio = ours.rate / theirs.rate;
+    if options.json {
+        let line = json!({
+            "what": what, "unit": "tokens/s", "ours": ours.rate, "theirs": theirs.rate, "ratio": ratio,
+            "ours_cpu_s": ours.cpu_seconds, "theirs_cpu_s": theirs.cpu_seconds,
+            "ours_peak_mib": ours.peak_mib, "theirs_peak_mib": theirs.peak_mib,
+            "ours_dtype": ours_dtype.name(), "theirs_dtype": theirs_dtype.name(),
+            "threads": options.threads.parse::<usize>()?,
+        });
+        println!("{line}");
+    } else {
+        let [ours_rate, theirs_rate] = [(ours, ours_dtype), (theirs, theirs_dtype)]
+            .map(|(measured, dtype)| format!("{:.0} ({})", measured.rate, dtype.name()));
+        let peaks = [ours.peak_mib, theirs.peak_mib];
+        println!("{what:<10}{ours_rate:>16}{theirs_rate:>20}{ratio:>8.2}{:>12.0}{:>14.0}", peaks[0], peaks[1]);
     }
     Ok(())
 }

@@ -12,6 +12,7 @@ mod launch;
 mod metrics;
 mod progress;
 mod runtime_check;
+mod shipped;
 mod spec_file;
 mod status;
 mod teacher_file;
@@ -172,6 +173,7 @@ fn damaged(error: Error, num_rollout: u64) -> Result<RunStatus, Error> {
         attempt: 0,
         updated_at: 0.0,
         failure: Some(failure),
+        peak_memory: None,
         notes: Vec::new(),
     })
 }
