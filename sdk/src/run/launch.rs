@@ -10,7 +10,7 @@ use std::time::Duration;
 use training_gym_core::ids::{AppName, InvalidName, RunId};
 use training_gym_core::spec::{ModelSpec, NodeSpec, RowsRef, RunSpec, SecretRef};
 
-use super::{Error, TrainRun, runtime_check, spec_file, status, teacher_file};
+use super::{Error, TrainRun, runtime_check, shipped, spec_file, status, teacher_file};
 use crate::backend::{self, IfExisting, JobId, Request, Resources, Secret, Workload};
 use crate::config::{self, Facts, Recipe, Resolve, Teacher, TrainConfig};
 use crate::dataset::{HuggingFaceDataset, Materialised, refuse_shared_rows};
@@ -165,6 +165,9 @@ impl TrainLaunch {
         config.check_with(&Facts { eval: Some(eval.is_some()), ..Facts::default() })?;
         let program = config.recipe.custom_rm_function.map(|_| program::current()).transpose()?;
         let gym = gym.map_or_else(Gym::from_env, Ok)?;
+        if let (Some(program), Some(image)) = (&program, gym.backend().image()) {
+            shipped::check(program, &image, &config.recipe)?;
+        }
 
         let mut secrets = BTreeMap::new();
         if let Some(opd) = &mut config.recipe.opd {

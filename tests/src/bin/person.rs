@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 use training_gym::config::LrDecayStyle;
 use training_gym::prelude::*;
+use training_gym_tests::escapes;
 
 /// How the reward function behaves: by the prompt, so that a shipped program needs no switch.
 #[training_gym::reward]
@@ -22,11 +23,36 @@ async fn moody(sample: &mut Sample) -> Result<f64, RewardError> {
         "flat" => return Ok(1.0),
         _ => {}
     }
+    escape(&mood, sample);
     let vowels = sample.response.chars().filter(|c| "aeiou".contains(*c)).count();
     let score = vowels as f64 / sample.response_length.max(1) as f64;
     sample.score = Some(score);
     sample.metadata.insert("vowels".to_owned(), vowels.into());
     Ok(score)
+}
+
+/// Tries to get out, in the way that the mood names, and leaves what came of it in the metadata.
+fn escape(mood: &str, sample: &mut Sample) {
+    let said = |outcome: Result<String, std::io::Error>| match outcome {
+        Ok(got) => serde_json::json!({"got": got}),
+        Err(error) => serde_json::json!({"refused": error.to_string()}),
+    };
+    let all = |outcomes: std::collections::BTreeMap<&str, Result<String, std::io::Error>>| {
+        outcomes.into_iter().map(|(name, outcome)| (name.to_owned(), said(outcome))).collect::<serde_json::Value>()
+    };
+    let outcome = match mood {
+        "escape" => match escapes::Surroundings::of(&sample.metadata) {
+            Some(around) => all(escapes::attempts(&around)),
+            None => "the row does not say where".into(),
+        },
+        "ordinary" => all(escapes::ordinary()),
+        "kill" => said(escapes::kill_parent()),
+        "leave" => said(escapes::leave_behind(sample.metadata["marker"].as_str().unwrap_or_default())),
+        "files" => said(escapes::exhaust_files()),
+        "answers" => said(escapes::read_all(sample.metadata["answers"].as_str().unwrap_or_default())),
+        _ => return,
+    };
+    sample.metadata.insert("outcome".to_owned(), outcome);
 }
 
 #[training_gym::reward(post_process)]
@@ -73,6 +99,9 @@ struct Arguments {
     in_order: bool,
     #[arg(long, default_value_t = 0.25)]
     max_ungraded_fraction: f64,
+    /// A file that the reward function may read
+    #[arg(long)]
+    reward_file: Vec<PathBuf>,
     /// Evaluate every so many steps, on the same problems asked in other words
     #[arg(long)]
     eval_interval: Option<u64>,
@@ -113,6 +142,7 @@ async fn main() -> anyhow::Result<()> {
         grade_truncated: Some(true),
         max_ungraded_fraction: Some(arguments.max_ungraded_fraction),
         reward_timeout: Some(Duration::from_secs(3)),
+        reward_files: (!arguments.reward_file.is_empty()).then(|| arguments.reward_file.clone()),
         custom_rm_function: (arguments.reward != Reward::None).then_some(MOODY),
         custom_reward_post_process_function: (arguments.reward == Reward::Doubled).then_some(DOUBLED),
         opd: teacher.as_ref().map(Opd::from),
