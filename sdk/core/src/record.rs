@@ -156,6 +156,16 @@ pub struct StepMetrics {
     /// Groups whose graded rewards are all equal: they carry no reward signal.
     #[serde(default)]
     pub zero_std_groups: u64,
+    /// Mean divergence from a co-resident teacher over the tokens that were taught, in nats.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub divergence: Option<f64>,
+    /// Samples that dynamic sampling left out of the update.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub dropped_samples: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Whether and how a sample was graded.

@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use training_gym_core::spec::{AdvantageEstimator, Dtype, KlLossType, LossAggregation, LrDecayStyle, TeacherDialect};
+use training_gym_core::spec::{
+    AdvantageEstimator, Divergence, Dtype, KlLossType, LossAggregation, LrDecayStyle, PolicyLoss, TeacherDialect,
+};
 
 use super::{Explanation, Model, Origin, Problem, Recipe, Setting};
 
@@ -142,14 +144,23 @@ shown! {
     Vec<String>: |value| if value.is_empty() { "none".to_owned() } else { format!("{value:?}") };
     Vec<i64>: |value| if value.is_empty() { "none".to_owned() } else { format!("{value:?}") };
     KlLossType: |value| named(value);
-    LossAggregation: |value| named(value);
+    PolicyLoss: |value| named(value);
+    Divergence: |value| match value {
+        Divergence::Jsd { beta } => format!("jsd, beta {beta:?}"),
+        other => named(other),
+    };
+    LossAggregation: |value| match value {
+        LossAggregation::ConstantLength { length } => format!("constant-length, {length} tokens"),
+        other => named(other),
+    };
     LrDecayStyle: |value| named(value);
     Dtype: |value| named(value);
     TeacherDialect: |value| named(value);
     AdvantageEstimator: |value| match value {
         AdvantageEstimator::GroupRelative { normalize_std: true } => "group-relative, over the group's std".to_owned(),
         AdvantageEstimator::GroupRelative { normalize_std: false } => "group-relative".to_owned(),
-        AdvantageEstimator::Raw => "raw".to_owned(),
+        AdvantageEstimator::ReinforcePlusPlus { gamma } => format!("reinforce-plus-plus, gamma {gamma:?}"),
+        other => named(other),
     };
 }
 

@@ -161,7 +161,7 @@ impl TrainLaunch {
         let gym = gym.map_or_else(Gym::from_env, Ok)?;
 
         let mut secrets = BTreeMap::new();
-        if let Some(opd) = &mut config.recipe.opd {
+        if let Some(opd) = config.recipe.opd.as_mut().filter(|opd| opd.co_resident.is_none()) {
             address(&gym, &mut opd.teacher).await?;
             secrets = take_token(&gym, &JobId::train(&run_id), &mut opd.teacher)?;
         }
@@ -169,6 +169,13 @@ impl TrainLaunch {
         let before = spec_file::read(&gym, &run_id).await?;
         let pin = before.as_ref().and_then(|spec| spec.model.hub.as_ref());
         let model = gym.model(config.model, config.model.name().to_owned(), pin).await?;
+        let co_teacher = match config.recipe.opd.as_ref().and_then(|opd| opd.co_resident) {
+            Some(teacher) => {
+                let pin = before.as_ref().and_then(|spec| spec.distill.as_ref()?.teacher.hub.as_ref());
+                Some(gym.model(teacher.model, teacher.model.name().to_owned(), pin).await?)
+            }
+            None => None,
+        };
         let pin = before.as_ref().and_then(|spec| spec.data.train.hub.as_ref());
         let train = materialise(&gym, config.dataset.clone().pinned(pin), "training").await?;
         let mut notes = train.notes.clone();
@@ -206,7 +213,7 @@ impl TrainLaunch {
         drop(share);
         let train: RowsRef = train.rows;
         notes.extend(config.explain().notes);
-        let spec = config::resolve(Resolve { config: &config, run_id, model, train, eval, program, node })?;
+        let spec = config::resolve(Resolve { config: &config, run_id, model, co_teacher, train, eval, program, node })?;
         Ok(Prepared { gym, spec, threads_asked, secrets, notes })
     }
 }

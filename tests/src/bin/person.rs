@@ -41,6 +41,71 @@ enum Reward {
     None,
 }
 
+/// A method of the literature, as the recipe's lines.
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+enum Method {
+    Grpo,
+    DrGrpo,
+    Rloo,
+    ReinforcePlusPlus,
+    Gspo,
+    Cispo,
+    Dapo,
+}
+
+impl Method {
+    fn recipe(self) -> Recipe {
+        let unset = Recipe::default();
+        match self {
+            Self::Grpo => unset,
+            Self::DrGrpo => Recipe {
+                advantage: Some(AdvantageEstimator::GroupRelative { normalize_std: false }),
+                loss_aggregation: Some(LossAggregation::ConstantLength { length: 24 }),
+                ..unset
+            },
+            Self::Rloo => Recipe { advantage: Some(AdvantageEstimator::LeaveOneOut), ..unset },
+            Self::ReinforcePlusPlus => Recipe {
+                advantage: Some(AdvantageEstimator::ReinforcePlusPlus { gamma: 1.0 }),
+                normalize_advantages: Some(true),
+                kl_reward_coef: Some(0.1),
+                ..unset
+            },
+            Self::Gspo => Recipe {
+                policy_loss: Some(PolicyLoss::SequenceRatio),
+                eps_clip: Some(3e-4),
+                eps_clip_high: Some(4e-4),
+                ..unset
+            },
+            Self::Cispo => {
+                Recipe { policy_loss: Some(PolicyLoss::Cispo), eps_clip: Some(1.0), eps_clip_high: Some(4.0), ..unset }
+            }
+            Self::Dapo => Recipe {
+                dynamic_sampling: Some(true),
+                overlong_cache_len: Some(8),
+                loss_aggregation: Some(LossAggregation::TokenMean),
+                ..unset
+            },
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+enum Distance {
+    ReverseKl,
+    ForwardKl,
+    Jsd,
+}
+
+impl From<Distance> for Divergence {
+    fn from(distance: Distance) -> Self {
+        match distance {
+            Distance::ReverseKl => Self::ReverseKl,
+            Distance::ForwardKl => Self::ForwardKl,
+            Distance::Jsd => Self::Jsd { beta: 0.5 },
+        }
+    }
+}
+
 #[derive(Debug, Parser)]
 struct Arguments {
     /// State folder
@@ -52,6 +117,14 @@ struct Arguments {
     /// Model folder; without it the run is pure reinforcement learning
     #[arg(long)]
     teacher: Option<PathBuf>,
+    /// Model folder of a teacher in the trainer itself
+    #[arg(long, conflicts_with = "teacher")]
+    co_resident: Option<PathBuf>,
+    /// What its distributions are compared by
+    #[arg(long, value_enum, default_value = "reverse-kl")]
+    divergence: Distance,
+    #[arg(long, value_enum, default_value = "grpo")]
+    method: Method,
     /// JSON lines
     #[arg(long)]
     dataset: PathBuf,
@@ -115,10 +188,13 @@ async fn main() -> anyhow::Result<()> {
         reward_timeout: Some(Duration::from_secs(3)),
         custom_rm_function: (arguments.reward != Reward::None).then_some(MOODY),
         custom_reward_post_process_function: (arguments.reward == Reward::Doubled).then_some(DOUBLED),
-        opd: teacher.as_ref().map(Opd::from),
+        opd: match &arguments.co_resident {
+            Some(folder) => Some(Opd::co_resident(Model::folder(folder)).divergence(arguments.divergence.into())),
+            None => teacher.as_ref().map(Opd::from),
+        },
         eval_interval: arguments.eval_interval,
         n_samples_per_eval_prompt: Some(2),
-        ..student.recipe()
+        ..arguments.method.recipe()
     };
     let held_out = dataset.clone().prompt_template("Tell me. {prompt}");
     let mut launch = TrainConfig { model: student, dataset, recipe }.launch().on(&gym);
