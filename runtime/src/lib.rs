@@ -13,6 +13,7 @@
 //! | [`data`] | rows to prompts, in an order that resumes |
 //! | [`rollout`] | sampling, scheduling, the engine |
 //! | [`score`] | the reward worker, the teacher |
+//! | [`sandbox`] | what the person's program may do, and how it is started and ended |
 //! | [`advantage`] | pure functions from rewards and log-probabilities to advantages |
 //! | [`update`] | losses, optimizer, the step |
 //! | [`publish`] | weights and optimizer state to the store: checkpoints, resume states |
@@ -45,6 +46,7 @@ pub mod pipeline;
 pub mod pretrain;
 pub mod publish;
 pub mod rollout;
+pub mod sandbox;
 pub mod score;
 pub mod serve;
 pub mod settings;

@@ -2,10 +2,13 @@
 
 use std::io::Write;
 
+use anyhow::Context;
 use clap::Parser;
-use training_gym_runtime::settings::{Cli, Role};
+use training_gym_runtime::pipeline::Workers;
+use training_gym_runtime::sandbox::{Launcher, Supervisor};
+use training_gym_runtime::settings::{Cli, RewardWorkerOptions, Role};
 use training_gym_runtime::{
-    check, convert, inspect, memory, pipeline, pretrain, serve, settings, supervise, telemetry,
+    check, convert, inspect, memory, pipeline, pretrain, sandbox, serve, settings, supervise, telemetry,
 };
 
 fn main() {
@@ -16,13 +19,29 @@ fn main() {
 }
 
 fn play(role: Role) -> u8 {
-    if let Role::Supervise { folder } = &role {
-        return report(supervise::run(folder));
+    match &role {
+        Role::Supervise { folder } => return report(supervise::run(folder)),
+        Role::Confine { plan } => return report(confine(plan)),
+        _ => {}
     }
     telemetry::start();
     memory::keep_large_blocks();
     match role {
-        Role::Train { store, run } => pipeline::run(&store, &run),
+        Role::Train { store, run, reward_sockets } => {
+            sandbox::become_unreadable();
+            let workers =
+                reward_sockets.map_or_else(|| Workers::Here(Launcher::new(settings::this_program())), Workers::Sidecar);
+            pipeline::run(&store, &run, workers)
+        }
+        Role::RewardWorker(RewardWorkerOptions { program_folder, sockets, volume }) => {
+            let supervisor = Supervisor {
+                launcher: Launcher::new(settings::this_program()),
+                programs: program_folder,
+                sockets,
+                volume: volume.unwrap_or_else(settings::default_volume),
+            };
+            report(sandbox::supervise(supervisor).map(|()| 0).map_err(anyhow::Error::from))
+        }
         Role::Serve { spec, ready } => {
             report(settings::serve_spec(&spec).map_err(anyhow::Error::from).and_then(|spec| {
                 settings::use_threads(&spec.node);
@@ -42,8 +61,14 @@ fn play(role: Role) -> u8 {
         Role::Convert(options) => report(convert::run(&options).map(|()| 0).map_err(anyhow::Error::from)),
         Role::Inspect(options) => report(inspect::run(&options)),
         Role::Pretrain(options) => report(pretrain::run(&options).map(|_| 0).map_err(anyhow::Error::from)),
-        Role::Supervise { .. } => unreachable!("answered above"),
+        Role::Supervise { .. } | Role::Confine { .. } => unreachable!("answered above"),
     }
+}
+
+/// Becomes a reward worker; returns only when that fails.
+fn confine(plan: &str) -> anyhow::Result<u8> {
+    let plan = serde_json::from_str(plan).context("not a plan of gym-runtime's")?;
+    Err(sandbox::confine(&plan).into())
 }
 
 fn report(outcome: anyhow::Result<u8>) -> u8 {

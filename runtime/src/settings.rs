@@ -28,6 +28,17 @@ pub enum Role {
         /// The run
         #[arg(long)]
         run: RunId,
+        /// Have the reward worker started by `gym-runtime reward-worker`, whose sockets are in this folder
+        #[arg(long, value_name = "FOLDER")]
+        reward_sockets: Option<PathBuf>,
+    },
+    /// Start reward workers, confined, for a trainer in another container
+    RewardWorker(RewardWorkerOptions),
+    /// Confine this process and become a reward worker (for gym-runtime itself)
+    #[command(hide = true)]
+    Confine {
+        /// What to become, and with what (JSON)
+        plan: String,
     },
     /// Serve a model over HTTP
     Serve {
@@ -70,6 +81,20 @@ pub enum Role {
         /// The job's folder
         folder: PathBuf,
     },
+}
+
+/// Where a supervisor of reward workers finds what it needs.
+#[derive(Clone, Debug, Args)]
+pub struct RewardWorkerOptions {
+    /// Folder of programs, each under its sha256
+    #[arg(long)]
+    pub program_folder: PathBuf,
+    /// Folder of sockets that the trainer sees too
+    #[arg(long)]
+    pub sockets: PathBuf,
+    /// Folder the workers may write to [default: one in the folder for temporary files]
+    #[arg(long)]
+    pub volume: Option<PathBuf>,
 }
 
 /// How a model's weights are made from nothing.
@@ -228,6 +253,16 @@ pub fn device(node: &NodeSpec) -> Result<(Device, Kind), Error> {
         return Err(refuse(format!("this machine has {count} CUDA devices that libtorch can use")));
     }
     Ok((Device::Cuda(index), kind))
+}
+
+/// This program, as a local job's processes are started with it: also when its file was replaced.
+pub fn this_program() -> PathBuf {
+    PathBuf::from("/proc/self/exe")
+}
+
+/// The volume of reward workers, where none was named.
+pub fn default_volume() -> PathBuf {
+    std::env::temp_dir().join("reward-worker")
 }
 
 /// CUDA devices that libtorch can use here.

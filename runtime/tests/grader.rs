@@ -3,6 +3,7 @@
 //! This executable is both sides: started in the worker's role it answers over its socket. So it
 //! has no test harness; it prints what one would.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use training_gym_core::spec::{ProgramRef, RewardSpec};
 use training_gym_core::worker::{
     Functions, PostProcessReply, PostProcessRequest, REWARD_WORKER, ROLE_VARIABLE, RewardReply, SOCKET_VARIABLE,
 };
+use training_gym_runtime::sandbox::Launcher;
 use training_gym_runtime::score::reward::{Graded, Grader};
 use training_gym_runtime::score::worker::Worker;
 
@@ -64,6 +66,21 @@ async fn work() {
     axum::serve(listener, app).await.expect("the worker serves");
 }
 
+/// Folders of the libraries that this program loaded from elsewhere than the system's: it runs with
+/// libtorch, which a person's program does not have.
+fn libraries() -> Vec<PathBuf> {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("our own maps");
+    let paths = maps.lines().filter_map(|line| line.find('/').map(|at| PathBuf::from(&line[at..])));
+    let mut folders: Vec<PathBuf> = paths
+        .filter(|path| path.to_string_lossy().contains(".so"))
+        .filter(|path| !path.starts_with("/usr") && !path.starts_with("/lib"))
+        .filter_map(|path| path.parent().map(Path::to_owned))
+        .collect();
+    folders.sort();
+    folders.dedup();
+    folders
+}
+
 fn sample(index: usize, label: &str) -> Sample {
     Sample {
         index: index as u64,
@@ -90,8 +107,12 @@ async fn grader_with(post_process: &str, max_ungraded_fraction: f64, timeout_sec
         max_concurrency: 16,
         max_ungraded_fraction,
         grade_truncated: true,
+        egress: Default::default(),
+        files: libraries(),
     };
-    let worker = Worker::new(&std::env::current_exe().expect("this program"), &std::env::temp_dir()).expect("a folder");
+    let program = std::env::current_exe().expect("this program");
+    let launcher = Launcher::new(env!("CARGO_BIN_EXE_gym-runtime"));
+    let worker = Worker::here(launcher, &program, &std::env::temp_dir(), &spec).expect("a folder");
     Arc::new(Grader::start(worker, spec).await.expect("the worker starts"))
 }
 

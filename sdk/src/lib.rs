@@ -75,6 +75,8 @@ pub mod error;
 pub mod eval;
 pub mod gym;
 pub mod hub;
+#[cfg(feature = "kubernetes")]
+pub(crate) mod manifest;
 pub mod prelude;
 pub mod program;
 pub mod reward;
@@ -92,6 +94,9 @@ pub mod external {
     pub use bytes::Bytes;
     /// What [`Logs`](crate::backend::Logs) are.
     pub use futures::Stream;
+    /// Kubernetes objects: what [`explain`](crate::backend::explain) reads.
+    #[cfg(feature = "kubernetes")]
+    pub use k8s_openapi;
     /// JSON values and errors: metadata of a sample, variables of a chat template, engine arguments.
     pub use serde_json;
 }

@@ -74,7 +74,7 @@ fn advice(cause: Cause) -> (&'static str, bool) {
         Cause::OutOfMemory => {
             ("lower recipe.max_tokens_per_gpu or recipe.rollout_max_response_len, then launch again", false)
         }
-        Cause::Died => ("look at the run's log, then launch again with the same run id", true),
+        Cause::Died | Cause::Cluster => ("look at the run's log, then launch again with the same run id", true),
         Cause::Internal => ("this is a fault of training-gym: report it with the run's log", false),
     }
 }

@@ -113,6 +113,7 @@ impl Journal {
             attempt: self.lease.attempt(),
             updated_at: now(),
             failure,
+            peak_memory: peak_memory(),
             notes: self.notes.clone(),
         };
         let mut text = Vec::new();
@@ -187,6 +188,15 @@ fn json_line(out: &mut Vec<u8>, value: &impl serde::Serialize) {
 /// Unix seconds.
 pub(super) fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}
+
+/// The most memory this process had in use so far, in bytes; where the system says it. A container that is
+/// killed for memory writes no last word, so each word carries it.
+fn peak_memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes << 10)
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ use training_gym_core::store::{self, Store};
 use self::failure::Stop;
 use self::journal::Journal;
 use self::lease::Lease;
+pub use self::prepare::Workers;
 use self::prepare::{Cursor, Prepared, Surroundings};
 use self::signal::StopSignal;
 use self::step::Trainer;
@@ -51,18 +52,18 @@ const PATIENCE: Duration = Duration::from_millis(500);
 ///
 /// When it was asked to stop while it prepared, a thread may still be computing: end the process
 /// without libtorch's destructors.
-pub fn run(url: &str, id: &RunId) -> u8 {
+pub fn run(url: &str, id: &RunId, workers: Workers) -> u8 {
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return complain(&Stop::new(Cause::Internal, &error)),
     };
-    let code = run_on(&runtime, url, id);
+    let code = run_on(&runtime, url, id, workers);
     // Not by dropping it, which would wait for files that are still being read.
     runtime.shutdown_timeout(PATIENCE);
     code
 }
 
-fn run_on(runtime: &Runtime, url: &str, id: &RunId) -> u8 {
+fn run_on(runtime: &Runtime, url: &str, id: &RunId, workers: Workers) -> u8 {
     let (sender, stop) = StopSignal::new();
     if let Err(error) = watch_for_sigterm(runtime, sender) {
         return complain(&Stop::new(Cause::Internal, &error));
@@ -86,7 +87,7 @@ fn run_on(runtime: &Runtime, url: &str, id: &RunId) -> u8 {
     };
     let handle = runtime.handle().clone();
     let journal = Journal::open(Arc::clone(&store), lease.clone(), spec.num_rollout, handle.clone());
-    let mut attempt = Attempt { store, runtime: handle, journal, lease, stop, step: 0 };
+    let mut attempt = Attempt { store, runtime: handle, journal, lease, stop, workers, step: 0 };
     // A panic is a fault of ours; the run's status must say so all the same.
     let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| attempt.train(spec)));
     match outcome.unwrap_or_else(|panic| Err(panicked(&*panic))) {
@@ -175,6 +176,7 @@ struct Attempt {
     journal: Journal,
     lease: Lease,
     stop: StopSignal,
+    workers: Workers,
     /// Steps done.
     step: u64,
 }
@@ -260,6 +262,7 @@ impl Attempt {
             stop: self.stop.clone(),
             attempt: self.lease.attempt(),
             scratch: scratch.to_owned(),
+            workers: self.workers.clone(),
         };
         // libtorch counts threads per thread: these are the steps', `prepare` sets its own.
         settings::use_threads(&spec.node);

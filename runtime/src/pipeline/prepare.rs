@@ -23,6 +23,7 @@ use crate::data::{self, Order, PromptSource};
 use crate::model::{LoadOptions, Model};
 use crate::publish::{CURSOR, Publisher};
 use crate::rollout::Engine;
+use crate::sandbox::Launcher;
 use crate::score::reward::Grader;
 use crate::score::teacher::Teacher;
 use crate::score::worker::Worker;
@@ -71,6 +72,17 @@ pub(super) struct Surroundings {
     pub(super) attempt: u64,
     /// Where temporary files go, until the run ends.
     pub(super) scratch: PathBuf,
+    /// Who starts the reward worker.
+    pub(super) workers: Workers,
+}
+
+/// Who starts the person's program as the reward worker.
+#[derive(Clone, Debug)]
+pub enum Workers {
+    /// This process, by a program that confines it.
+    Here(Launcher),
+    /// The supervisor whose control socket is in this folder.
+    Sidecar(PathBuf),
 }
 
 /// Prepares everything a step needs; what can fail early fails here, before any step. `None`
@@ -141,7 +153,7 @@ pub(super) fn prepare(
     let mut engine = Engine::new(model, &spec.rollout.engine).map_err(|error| invalid(&error))?;
     engine.weights_changed(WeightVersion(cursor.step));
 
-    let Some(grader) = stop.or(runtime, grader(&spec, &**store, scratch)) else { return Ok(None) };
+    let Some(grader) = stop.or(runtime, grader(&spec, around)) else { return Ok(None) };
     let grader = grader?;
     let Some(teacher) = stop.or(runtime, teacher(&spec, &text, &data)) else { return Ok(None) };
     let teacher = teacher?.map(|(teacher, said)| {
@@ -256,11 +268,17 @@ async fn metrics_size(store: &dyn Store, spec: &RunSpec) -> Result<u64, Stop> {
     Ok(listed.iter().find(|object| object.key == key).map_or(0, |object| object.size))
 }
 
-async fn grader(spec: &RunSpec, store: &dyn Store, scratch: &Path) -> Result<Option<Arc<Grader>>, Stop> {
+async fn grader(spec: &RunSpec, around: &Surroundings) -> Result<Option<Arc<Grader>>, Stop> {
     let Some(reward) = &spec.reward else { return Ok(None) };
-    let program = fetch_program(&reward.program, store, scratch).await?;
     let stop = |error: crate::score::Error| Stop::new(error.cause(), &error);
-    let worker = Worker::new(&program, scratch).map_err(stop)?;
+    let worker = match &around.workers {
+        Workers::Here(launcher) => {
+            let program = fetch_program(&reward.program, &*around.store, &around.scratch).await?;
+            Worker::here(launcher.clone(), &program, &around.scratch, reward)
+        }
+        Workers::Sidecar(sockets) => Worker::sidecar(sockets, reward),
+    };
+    let worker = worker.map_err(stop)?.with_environment(&spec.environment);
     Grader::start(worker, reward.clone()).await.map(|grader| Some(Arc::new(grader))).map_err(stop)
 }
 

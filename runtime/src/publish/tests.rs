@@ -54,7 +54,7 @@ fn spec(folder: &Path) -> RunSpec {
     let rows = RowsRef { key: "k".into(), sha256: training_gym_core::ids::ContentHash::of(b""), rows: 1, hub: None };
     RunSpec {
         run_id: "run-a".parse().unwrap(),
-        model: ModelSpec { name: "org/tiny".into(), folder: folder.to_owned(), hub: None },
+        model: ModelSpec { name: "org/tiny".into(), folder: folder.to_owned(), hub: None, stored: None },
         data: DataSpec {
             train: rows,
             apply_chat_template: true,

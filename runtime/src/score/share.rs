@@ -95,6 +95,8 @@ mod tests {
             max_concurrency: 1,
             max_ungraded_fraction: 0.25,
             grade_truncated: false,
+            egress: Default::default(),
+            files: Vec::new(),
         };
         let share = Share::new(&spec, 3, 8);
         let sample = |finish_reason| Sample {

@@ -1,22 +1,21 @@
-//! The reward worker's process: the person's own executable, started as a server on a Unix socket.
+//! The reward worker: the person's own executable, as a server on a Unix socket. It is started here,
+//! confined, or by the supervisor of another container; asking it is the same.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex as SyncMutex};
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
-use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::Mutex;
-use training_gym_core::worker::{Functions, REWARD_WORKER, ROLE_VARIABLE, SOCKET_VARIABLE};
+use training_gym_core::ids::ContentHash;
+use training_gym_core::spec::{Egress, RewardSpec};
+use training_gym_core::worker::Functions;
 
 use super::Error;
+use crate::sandbox::{Generation, Launcher, Plan, control};
 
 /// How long a program may take from its start to its first answer.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-/// Lines of output kept for error messages.
-const KEPT_LINES: usize = 20;
 
 /// Bytes of a Unix socket's path (`sockaddr_un`, without the zero at its end).
 const LONGEST_SOCKET: usize = 107;
@@ -24,12 +23,33 @@ const LONGEST_SOCKET: usize = 107;
 /// A worker that is restarted when it dies.
 #[derive(Debug)]
 pub struct Worker {
-    program: PathBuf,
-    /// As worker and we, who share a working folder, call it.
-    sockets: PathBuf,
-    _folder: tempfile::TempDir,
+    place: Place,
+    declared: Declared,
     state: Mutex<State>,
     restarts: AtomicU64,
+}
+
+/// Where it runs.
+#[derive(Debug)]
+enum Place {
+    /// In a process of ours.
+    Here {
+        launcher: Launcher,
+        program: PathBuf,
+        /// As we call it: a job's own folder may lie too deep for a socket's path.
+        sockets: PathBuf,
+        folder: tempfile::TempDir,
+    },
+    /// At the supervisor behind this folder.
+    Sidecar { sockets: PathBuf, program: ContentHash },
+}
+
+/// What the recipe says that the worker may have.
+#[derive(Clone, Debug)]
+struct Declared {
+    egress: Egress,
+    files: Vec<PathBuf>,
+    environment: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Default)]
@@ -40,9 +60,7 @@ struct State {
 
 #[derive(Debug)]
 struct Running {
-    child: Child,
-    /// The worker ends when this closes: it must not outlive us.
-    _stdin: Option<ChildStdin>,
+    generation: Generation,
     client: reqwest::Client,
 }
 
@@ -56,12 +74,12 @@ pub struct Connection {
 }
 
 impl Worker {
-    /// A worker of the executable at `program`; it is started when first asked. Its sockets lie in a
-    /// folder of their own below `scratch`.
+    /// A worker of the executable at `program`, confined by `launcher`; it is started when first asked.
+    /// Its volume is a folder of its own below `scratch`, removed with this.
     ///
     /// # Errors
-    /// When no folder for the sockets can be made, or a socket there would have too long a path.
-    pub fn new(program: &Path, scratch: &Path) -> Result<Self, Error> {
+    /// When no such folder can be made, or a socket there would have too long a path.
+    pub fn here(launcher: Launcher, program: &Path, scratch: &Path, spec: &RewardSpec) -> Result<Self, Error> {
         let failed = |what: String| Error::Worker { what, log: String::new() };
         let folder = tempfile::Builder::new().prefix("gym-worker-").tempdir_in(scratch).map_err(|error| {
             failed(format!("needs a folder for its socket below {}: {error}; check free space", scratch.display()))
@@ -74,8 +92,36 @@ impl Worker {
                 folder.path().display()
             ))
         })?;
-        let (state, restarts) = (Mutex::default(), AtomicU64::new(0));
-        Ok(Self { program: program.to_owned(), sockets, _folder: folder, state, restarts })
+        Ok(Self::at(Place::Here { launcher, program: program.to_owned(), sockets, folder }, spec))
+    }
+
+    /// A worker at the supervisor whose control socket is in the folder `sockets`.
+    ///
+    /// # Errors
+    /// When the spec declares what a sidecar does not have.
+    pub fn sidecar(sockets: &Path, spec: &RewardSpec) -> Result<Self, Error> {
+        let failed = |what: &str| Err(Error::Worker { what: what.to_owned(), log: String::new() });
+        if !spec.files.is_empty() {
+            return failed(
+                "cannot have the files of recipe.reward_files in a pod, which does not share your disk; put them \
+                 into the program (`include_bytes!`)",
+            );
+        }
+        let place = Place::Sidecar { sockets: sockets.to_owned(), program: spec.program.sha256.clone() };
+        Ok(Self::at(place, spec))
+    }
+
+    /// With variables that the recipe declares for the job.
+    #[must_use]
+    pub fn with_environment(mut self, environment: &BTreeMap<String, String>) -> Self {
+        self.declared.environment.clone_from(environment);
+        self
+    }
+
+    fn at(place: Place, spec: &RewardSpec) -> Self {
+        let RewardSpec { egress, files, .. } = spec.clone();
+        let declared = Declared { egress, files, environment: BTreeMap::new() };
+        Self { place, declared, state: Mutex::default(), restarts: AtomicU64::new(0) }
     }
 
     /// The running worker, started if there is none.
@@ -85,8 +131,8 @@ impl Worker {
     pub async fn connect(&self) -> Result<Connection, Error> {
         let mut state = self.state.lock().await;
         let current = state.generation;
-        if let Some(running) = &mut state.running {
-            if let Ok(None) = running.child.try_wait() {
+        if let Some(running) = &state.running {
+            if !running.generation.has_ended() {
                 return Ok(Connection { generation: current, client: running.client.clone() });
             }
             state.running = None;
@@ -104,10 +150,10 @@ impl Worker {
     pub async fn kill(&self, generation: u64) {
         let mut state = self.state.lock().await;
         if state.generation == generation
-            && let Some(mut running) = state.running.take()
+            && let Some(running) = state.running.take()
         {
             self.restarts.fetch_add(1, Ordering::Relaxed);
-            let _ = running.child.kill().await;
+            running.generation.kill().await;
         }
     }
 
@@ -116,64 +162,82 @@ impl Worker {
         self.restarts.load(Ordering::Relaxed)
     }
 
-    async fn start(&self, generation: u64) -> Result<Running, Error> {
-        let socket = self.sockets.join(format!("{generation}.sock"));
+    async fn start(&self, number: u64) -> Result<Running, Error> {
         let failed = |what: String, log: String| Error::Worker { what, log };
-        let mut child = Command::new(&self.program)
-            .env(ROLE_VARIABLE, REWARD_WORKER)
-            .env(SOCKET_VARIABLE, &socket)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(|error| {
-                failed(format!("cannot be started from {}: {error}", self.program.display()), String::new())
-            })?;
-        // Taken out: waiting for a child would close it.
-        let stdin = child.stdin.take();
-        let tail = Arc::new(SyncMutex::new(Vec::new()));
-        if let Some(out) = child.stdout.take() {
-            forward(out, Arc::clone(&tail));
-        }
-        if let Some(out) = child.stderr.take() {
-            forward(out, Arc::clone(&tail));
-        }
+        let (mut generation, socket) = match &self.place {
+            Place::Here { launcher, program, sockets, folder } => {
+                let plan = self.declared.plan(program, folder.path(), sockets, number)?;
+                let generation = Generation::start(launcher, &plan, log_line)
+                    .map_err(|error| failed(training_gym_core::chain(&error), String::new()))?;
+                (generation, sockets.join(socket_name(number)))
+            }
+            Place::Sidecar { sockets, program } => {
+                let Declared { egress, environment, .. } = self.declared.clone();
+                let start = control::Start { program: program.clone(), egress, environment };
+                control::ask(sockets, &start, START_TIMEOUT, log_line).await.map_err(|error| match error {
+                    control::Error::Refused { ended, log } => failed(format!("was not started: {ended}"), log),
+                    other => failed(other.to_string(), String::new()),
+                })?
+            }
+        };
         let client = reqwest::Client::builder()
             .unix_socket(socket.as_path())
             .no_proxy()
             .build()
             .map_err(|error| failed(format!("cannot be asked: {error}"), String::new()))?;
-        let words = || {
-            tail.lock().map_or_else(|_| String::new(), |lines: std::sync::MutexGuard<'_, Vec<String>>| lines.join("\n"))
-        };
         let deadline = Instant::now() + START_TIMEOUT;
         let mut pause = Duration::from_millis(5);
         loop {
             if functions(&client).await.is_ok() {
-                return Ok(Running { child, _stdin: stdin, client });
+                return Ok(Running { generation, client });
             }
             // A socket that is not there yet cannot be awaited: ask again, ever more slowly, or
             // learn at once that the process ended.
             tokio::select! {
-                status = child.wait() => {
-                    let how = status.map_or_else(|error| error.to_string(), |status| status.to_string());
-                    return Err(failed(format!("ended before it answered ({how})"), words()));
+                how = generation.end() => {
+                    return Err(failed(format!("ended before it answered ({how})"), generation.last_words()));
                 }
                 () = tokio::time::sleep(pause) => pause = (pause * 2).min(Duration::from_millis(200)),
             }
             if Instant::now() > deadline {
-                let _ = child.kill().await;
-                return Err(failed(format!("did not answer within {} s", START_TIMEOUT.as_secs()), words()));
+                let words = generation.last_words();
+                generation.kill().await;
+                return Err(failed(format!("did not answer within {} s", START_TIMEOUT.as_secs()), words));
             }
         }
     }
 }
 
+impl Declared {
+    /// The plan of a start in a process of ours.
+    fn plan(&self, program: &Path, volume: &Path, sockets: &Path, number: u64) -> Result<Plan, Error> {
+        let absolute = |path: &Path| {
+            std::path::absolute(path)
+                .map_err(|error| Error::Worker { what: format!("has no path: {error}"), log: String::new() })
+        };
+        let volume = absolute(volume)?;
+        let name = PathBuf::from(socket_name(number));
+        // Its working folder is the volume, so that a name without a folder is the same socket there.
+        let socket = if sockets.is_absolute() { sockets.join(name) } else { name };
+        Ok(Plan {
+            program: absolute(program)?,
+            volume,
+            socket,
+            environment: self.environment.clone(),
+            egress: self.egress.clone(),
+            files: self.files.clone(),
+        })
+    }
+}
+
+fn socket_name(number: u64) -> String {
+    format!("{number}.sock")
+}
+
 /// `folder` by a name that leaves room for a socket's: as it is, or relative to `here`, the working
 /// folder. A job's own folder may lie deep.
 fn socket_folder(folder: &Path, here: &Path) -> Option<PathBuf> {
-    let fits = |path: &Path| path.join(format!("{}.sock", u64::MAX)).as_os_str().len() <= LONGEST_SOCKET;
+    let fits = |path: &Path| path.join(socket_name(u64::MAX)).as_os_str().len() <= LONGEST_SOCKET;
     let relative = || folder.strip_prefix(here).ok();
     [Some(folder), relative()].into_iter().flatten().find(|path| fits(path)).map(Path::to_owned)
 }
@@ -186,25 +250,30 @@ pub async fn functions(client: &reqwest::Client) -> Result<Functions, reqwest::E
     client.get("http://worker/functions").send().await?.error_for_status()?.json().await
 }
 
-/// Copies the worker's output to our log, and keeps the last lines.
-fn forward(out: impl AsyncRead + Unpin + Send + 'static, tail: Arc<SyncMutex<Vec<String>>>) {
-    tokio::spawn(async move {
-        let mut lines = BufReader::new(out).lines();
-        while let Ok(Some(line)) = lines.next_line().await {
-            tracing::info!(target: "reward", "{line}");
-            if let Ok(mut tail) = tail.lock() {
-                if tail.len() == KEPT_LINES {
-                    tail.remove(0);
-                }
-                tail.push(line);
-            }
-        }
-    });
+/// The worker's output belongs to our log.
+fn log_line(line: &str) {
+    tracing::info!(target: "reward", "{line}");
 }
 
 #[cfg(test)]
 mod tests {
+    use training_gym_core::spec::ProgramRef;
+
     use super::*;
+
+    fn spec() -> RewardSpec {
+        RewardSpec {
+            function: "f".into(),
+            post_process: None,
+            program: ProgramRef { key: "k".into(), sha256: ContentHash::of(b"") },
+            timeout_secs: 1.0,
+            max_concurrency: 1,
+            max_ungraded_fraction: 0.0,
+            grade_truncated: false,
+            egress: Egress::None,
+            files: Vec::new(),
+        }
+    }
 
     #[test]
     fn a_deep_folder_is_named_from_the_working_folder() {
@@ -216,8 +285,20 @@ mod tests {
         assert_eq!(socket_folder(short, Path::new("/tmp")).unwrap(), short);
         let long = std::env::temp_dir().join("y".repeat(110));
         std::fs::create_dir_all(&long).unwrap();
-        let error = Worker::new(Path::new("/bin/true"), &long).unwrap_err().to_string();
+        let worker = Worker::here(Launcher::new("gym-runtime"), Path::new("/bin/true"), &long, &spec());
+        let error = worker.unwrap_err().to_string();
         std::fs::remove_dir_all(&long).unwrap();
         assert!(error.contains("at most 107 bytes") && error.contains("TMPDIR"), "{error}");
+    }
+
+    #[test]
+    fn the_worker_and_we_mean_the_same_socket() {
+        let declared = Worker::sidecar(Path::new("/worker"), &spec()).unwrap().declared;
+        let plan = |sockets: &str| declared.plan(Path::new("/p"), Path::new("/deep/v"), Path::new(sockets), 3).unwrap();
+        assert_eq!(plan("/deep/v").socket, Path::new("/deep/v/3.sock"));
+        assert_eq!(plan("scratch/v").socket, Path::new("3.sock"), "in its volume, where it works");
+        let files = RewardSpec { files: vec!["/data/answers".into()], ..spec() };
+        let error = Worker::sidecar(Path::new("/worker"), &files).unwrap_err().to_string();
+        assert!(error.contains("recipe.reward_files"), "{error}");
     }
 }

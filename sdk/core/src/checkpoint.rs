@@ -17,7 +17,7 @@ mod retention;
 
 pub use manifest::{FileEntry, Kind, MANIFEST, Manifest, VersionedManifest};
 pub use pointer::{Latest, advance_latest, claim_latest, latest_pointer};
-pub use publish::{Draft, Published, publish};
+pub use publish::{Draft, Published, describe, publish};
 pub use read::{at, check_folder, fetch, latest, list, manifest_in, states, verify};
 pub use retention::{Action, State, carry_out, retention};
 

@@ -9,6 +9,7 @@
 //! | [`wire`] | SGLang's `/generate` contract and the teacher's answer, parsed in one place |
 //! | [`worker`] | the reward worker's protocol |
 //! | [`store`] | artefacts by key: the trait, `file://`, memory |
+//! | [`stored`] | a model's files in the store, and their manifest |
 //! | [`checkpoint`] | layout, manifest, latest pointer, retention |
 //! | [`splitmix`] | how seeds are spread |
 //!
@@ -24,6 +25,7 @@ pub mod sample;
 pub mod spec;
 pub mod splitmix;
 pub mod store;
+pub mod stored;
 pub mod wire;
 pub mod worker;
 

@@ -49,6 +49,8 @@ pub enum Cause {
     Superseded,
     /// Memory ran out. Exit code 8.
     OutOfMemory,
+    /// The cluster did not start it, or took it away. No exit code of its own.
+    Cluster,
     /// The process ended without saying why (killed, crashed). No exit code of its own.
     Died,
     /// A fault of ours. Exit code 1.
@@ -59,7 +61,7 @@ impl Cause {
     /// The process exit code.
     pub fn exit_code(self) -> u8 {
         match self {
-            Self::Internal | Self::Died => 1,
+            Self::Internal | Self::Died | Self::Cluster => 1,
             Self::InvalidInput => 2,
             Self::Teacher => 3,
             Self::Reward => 4,
@@ -100,6 +102,9 @@ pub struct RunStatus {
     /// Why it failed, where it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
+    /// The most memory its process was seen to use, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak_memory: Option<u64>,
     /// Things a person should know that stopped nothing.
     #[serde(default)]
     pub notes: Vec<String>,

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::ids::{AppName, ContentHash, RunId};
+pub use crate::stored::StoredModel;
 
 mod distill;
 mod method;
@@ -76,6 +77,10 @@ pub struct ModelSpec {
     /// Where it came from, for one of the hub.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hub: Option<HubRef>,
+    /// Its files in the store, for a job that does not share a disk with who launched it: they are
+    /// fetched into `folder` first. `None`: the folder is there already, or comes from the hub.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stored: Option<StoredModel>,
 }
 
 /// A repository of a hub at one commit: where a model or rows came from. A run that is continued takes
@@ -203,6 +208,31 @@ pub struct RewardSpec {
     pub max_ungraded_fraction: f64,
     /// Whether a truncated response is graded like any other; otherwise it is *ungraded*.
     pub grade_truncated: bool,
+    /// Which network the function may use.
+    #[serde(default, skip_serializing_if = "Egress::is_none")]
+    pub egress: Egress,
+    /// Files and folders of the machine that the function may read, beside the system's own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<PathBuf>,
+}
+
+/// Which network a reward function may use.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Egress {
+    /// None: a filter of system calls lets it make Unix sockets alone.
+    #[default]
+    None,
+    /// These hosts (`name`, `name:port` or an address). The filter lets IP sockets through; that they
+    /// reach no other host is a NetworkPolicy's to enforce.
+    Declared(Vec<String>),
+}
+
+impl Egress {
+    /// Whether there is none.
+    pub fn is_none(&self) -> bool {
+        *self == Self::None
+    }
 }
 
 /// An executable in the store.

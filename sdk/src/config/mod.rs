@@ -36,6 +36,6 @@ pub use recipe::Recipe;
 pub use response::ParsedResponse;
 pub use train::{Facts, Resolve, TrainConfig, resolve};
 pub use training_gym_core::spec::{
-    AdvantageEstimator, Divergence, Dtype, KlLossType, LossAggregation, LrDecayStyle, PolicyLoss, TeacherDialect,
+    AdvantageEstimator, Divergence, Dtype, Egress, KlLossType, LossAggregation, LrDecayStyle, PolicyLoss, TeacherDialect,
 };
 pub use values::{ChatTemplateKwargs, Environment, ExtraConfig};

@@ -1,8 +1,11 @@
 //! Every knob of a run, by the name the field knows it under.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use training_gym_core::spec::{AdvantageEstimator, Dtype, KlLossType, LossAggregation, LrDecayStyle, PolicyLoss};
+use training_gym_core::spec::{
+    AdvantageEstimator, Dtype, Egress, KlLossType, LossAggregation, LrDecayStyle, PolicyLoss,
+};
 
 use super::{ChatTemplateKwargs, Environment, Explanation, ExtraConfig, Facts, Model, Opd, settle};
 use crate::reward::{PostProcessFn, RewardFn};
@@ -66,6 +69,13 @@ pub struct Recipe {
     pub max_ungraded_fraction: Option<f64>,
     /// Whether a truncated response is graded like any other. Default false: it is ungraded.
     pub grade_truncated: Option<bool>,
+    /// Which network the reward may use. Default none: it can make no socket that leaves the machine.
+    /// `Egress::Declared(hosts)` lets it use IP; that it reaches no other host is enforced by a cluster's
+    /// NetworkPolicy alone.
+    pub reward_egress: Option<Egress>,
+    /// Files and folders of the machine that the reward may read (and run), by absolute path; beside them it
+    /// reads the system's own and its volume. Default none. They are not shipped with the program.
+    pub reward_files: Option<Vec<PathBuf>>,
 
     /// On-policy distillation from a teacher. Unset: none, the run is pure reinforcement learning.
     pub opd: Option<Opd>,

@@ -174,6 +174,8 @@ pub fn resolve(launch: Resolve<'_>) -> Result<RunSpec, Error> {
         max_concurrency: reward.max_concurrency,
         max_ungraded_fraction: reward.max_ungraded_fraction,
         grade_truncated: reward.grade_truncated,
+        egress: reward.egress,
+        files: reward.files,
     });
     let eval = eval.map(|rows| EvalSpec {
         rows,

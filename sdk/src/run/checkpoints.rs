@@ -186,7 +186,7 @@ mod tests {
             weight_version: training_gym_core::ids::WeightVersion(1),
         };
         publish(store.as_ref(), &model, &draft).await.unwrap();
-        let spec = ModelSpec { name: "m".to_owned(), folder: "/m".into(), hub: None };
+        let spec = ModelSpec { name: "m".to_owned(), folder: "/m".into(), hub: None, stored: None };
         let copy = published(&gym, &run_id, &spec).await.unwrap()[0].path.clone();
         let weights = copy.join("model.safetensors");
         for damage in ["w", "WEIGHTS", ""] {
@@ -208,7 +208,12 @@ mod tests {
 
     #[test]
     fn a_model_is_known_again_from_its_spec() {
-        let spec = |name: &str, folder: &str| ModelSpec { name: name.to_owned(), folder: folder.into(), hub: None };
+        let spec = |name: &str, folder: &str| ModelSpec {
+            name: name.to_owned(),
+            folder: folder.into(),
+            hub: None,
+            stored: None,
+        };
         assert_eq!(model_of(&spec("tiny", "/models/tiny")), Model::folder("/models/tiny"));
         assert_eq!(model_of(&spec("Qwen/Qwen3-4B", "/hub/snapshots/abc")), Model::hub("Qwen/Qwen3-4B"));
     }

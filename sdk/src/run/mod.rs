@@ -172,6 +172,7 @@ fn damaged(error: Error, num_rollout: u64) -> Result<RunStatus, Error> {
         attempt: 0,
         updated_at: 0.0,
         failure: Some(failure),
+        peak_memory: None,
         notes: Vec::new(),
     })
 }

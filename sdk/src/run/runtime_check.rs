@@ -1,12 +1,12 @@
 //! What needs a tokenizer or a chat template is asked of `gym-runtime check`.
 
-use std::ffi::OsString;
+use std::path::Path;
 
 use serde::Deserialize;
 use training_gym_core::spec::{RowsRef, RunSpec};
 
 use super::Error;
-use crate::backend;
+use crate::backend::{self, Question, RowsQuestion};
 use crate::gym::Gym;
 
 /// The part of the runtime's report that is used here.
@@ -20,32 +20,37 @@ struct Report {
     note: Option<String>,
 }
 
-/// Runs `gym-runtime check` on the model and the rows the run will read: notes, or its words.
-pub(super) async fn check(gym: &Gym, spec: &RunSpec) -> Result<Vec<String>, Error> {
-    let mut notes = check_rows(gym, spec, (&spec.data.train, "training")).await?;
+/// Runs `gym-runtime check` on the model, whose files are in `folder` here, and the rows the run will
+/// read: notes, or its words.
+pub(super) async fn check(gym: &Gym, spec: &RunSpec, folder: &Path) -> Result<Vec<String>, Error> {
+    let mut notes = check_rows(gym, (spec, folder), (&spec.data.train, "training")).await?;
     if let Some(eval) = &spec.eval {
         // What it says of the model it has said already.
-        let more = check_rows(gym, spec, (&eval.rows, "evaluation")).await?;
+        let more = check_rows(gym, (spec, folder), (&eval.rows, "evaluation")).await?;
         notes.extend(more.into_iter().filter(|note| !notes.contains(note)).collect::<Vec<_>>());
     }
     Ok(notes)
 }
 
-async fn check_rows(gym: &Gym, spec: &RunSpec, (rows_ref, kind): (&RowsRef, &str)) -> Result<Vec<String>, Error> {
+async fn check_rows(
+    gym: &Gym,
+    (spec, folder): (&RunSpec, &Path),
+    (rows_ref, kind): (&RowsRef, &str),
+) -> Result<Vec<String>, Error> {
     let rows = tempfile::NamedTempFile::new().map_err(|source| backend::Error::Io {
         action: "create",
         path: std::env::temp_dir(),
         source,
     })?;
     gym.store().get_file(&rows_ref.key, rows.path()).await?;
-    let kwargs = serde_json::Value::from(spec.data.chat_template_kwargs.clone()).to_string();
-    let mut arguments: Vec<OsString> = vec!["check".into(), "--model".into(), spec.model.folder.clone().into()];
-    arguments.extend(["--rows".into(), rows.path().into(), "--chat-template-kwargs".into(), kwargs.into()]);
-    arguments.extend(["--max-prompt-len".into(), spec.data.max_prompt_len.to_string().into()]);
-    if !spec.data.apply_chat_template {
-        arguments.push("--raw".into());
-    }
-    let report = gym.backend().ask(arguments).await?.json::<Report>()?;
+    let question = Question::Rows(RowsQuestion {
+        model: folder.to_owned(),
+        rows: rows.path().to_owned(),
+        raw: !spec.data.apply_chat_template,
+        chat_template_kwargs: spec.data.chat_template_kwargs.clone(),
+        max_prompt_len: spec.data.max_prompt_len,
+    });
+    let report = gym.backend().ask(question).await?.json::<Report>()?;
     let report = report.map_err(|said| Error::Check { said: format!("{kind} rows: {said}") })?;
     let mut notes: Vec<String> = report.note.map(|note| format!("the model: {note}")).into_iter().collect();
     notes.push(format!("the longest of {} {kind} prompts has {} tokens", report.rows, report.longest_prompt));

@@ -5,6 +5,7 @@
 //! | [`tutorial`] | the last `Answer: …` line | 1 / −1 | the on-policy-distillation tutorial's `score_answer` |
 //! | [`dapo`] | the last `Answer: …` of the last 300 characters, or a strict `\boxed{}` | 1 / −1 | DAPO's `math_dapo` with Minerva's normalisation |
 //! | [`boxed`] | the last `\boxed{}` | 1 / 0 | the MATH benchmark's `is_equiv` |
+//! | [`math`] | the last `\boxed{}`, else the last `Answer:` or `####` | right / wrong / ungradable, by value | none: the default |
 //!
 //! The references are Python, and a reward that differs from them in a corner differs in training.
 //! [`python`] holds the corners: which characters are white space or digits, and what `float` accepts.
@@ -19,6 +20,7 @@
 
 pub mod boxed;
 pub mod dapo;
+pub mod math;
 pub mod python;
 pub mod tutorial;
 

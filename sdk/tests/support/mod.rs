@@ -77,7 +77,7 @@ pub(crate) async fn wait_until<T, F: Future<Output = Option<T>>>(mut ask: impl F
 pub(crate) fn serve_spec(name: &str, scene: &str) -> ServeSpec {
     ServeSpec {
         app_name: name.parse().unwrap(),
-        model: ModelSpec { name: format!("fake/{scene}"), folder: "/models/fake".into(), hub: None },
+        model: ModelSpec { name: format!("fake/{scene}"), folder: "/models/fake".into(), hub: None, stored: None },
         host: "127.0.0.1".to_owned(),
         port: 0,
         token: None,

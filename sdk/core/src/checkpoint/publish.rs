@@ -112,8 +112,12 @@ async fn upload(store: &dyn Store, folder: &Path, manifest: Manifest) -> Result<
     }
 }
 
-/// Every file of a folder with size and hash, by name.
-fn describe(folder: &Path) -> Result<Vec<FileEntry>, Error> {
+/// Every file of a local folder (and its subfolders) with size and hash, by name; the manifest, where
+/// there is one, is none of them. Reads every byte.
+///
+/// # Errors
+/// [`Error::Unpublishable`] where there are no files, or something that is no file; or it cannot be read.
+pub fn describe(folder: &Path) -> Result<Vec<FileEntry>, Error> {
     let mut files = Vec::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(current) = folders.pop() {

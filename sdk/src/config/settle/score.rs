@@ -1,6 +1,9 @@
 //! The reward.
 
+use std::path::PathBuf;
 use std::time::Duration;
+
+use training_gym_core::spec::Egress;
 
 use super::{at_least_1, number};
 use crate::config::Recipe;
@@ -14,6 +17,8 @@ pub(in crate::config) struct Reward {
     pub(in crate::config) max_concurrency: usize,
     pub(in crate::config) max_ungraded_fraction: f64,
     pub(in crate::config) grade_truncated: bool,
+    pub(in crate::config) egress: Egress,
+    pub(in crate::config) files: Vec<PathBuf>,
 }
 
 pub(super) fn reward(ledger: &mut Ledger<'_>) -> Option<Reward> {
@@ -54,6 +59,8 @@ pub(super) fn reward(ledger: &mut Ledger<'_>) -> Option<Reward> {
         ("must be in [0, 1]", "set the share of a step's samples that may be ungraded, such as 0.5"),
     );
     let grade_truncated = ledger.value(field!(grade_truncated), false);
+    let egress = egress(ledger);
+    let files = files(ledger);
     Some(Reward {
         function: function?,
         post_process,
@@ -61,5 +68,67 @@ pub(super) fn reward(ledger: &mut Ledger<'_>) -> Option<Reward> {
         max_concurrency,
         max_ungraded_fraction,
         grade_truncated,
+        egress,
+        files,
     })
+}
+
+/// Which network the reward may use; what it says of hosts is checked, as a policy is made of them.
+fn egress(ledger: &mut Ledger<'_>) -> Egress {
+    const RULE: (&str, &str) = (
+        "a host is a name or an address, with `:port` where one is meant",
+        "write it like `judge.example.org:443`, without a scheme or a path",
+    );
+    let shown = Field {
+        name: "reward_egress",
+        of: |recipe: &Recipe| match recipe.reward_egress.as_ref()? {
+            Egress::None => Some("none".to_owned()),
+            Egress::Declared(hosts) => Some(hosts.join(" ")),
+        },
+    };
+    ledger.optional(shown, "none");
+    let egress = ledger.recipe().reward_egress.clone().unwrap_or_default();
+    if let Egress::Declared(hosts) = &egress {
+        if hosts.is_empty() {
+            let rule = ("declares no host", "name the hosts, or leave it unset for none");
+            ledger.refuse("reward_egress", "no hosts".to_owned(), rule);
+        }
+        for host in hosts.iter().filter(|host| !is_host(host)) {
+            ledger.refuse("reward_egress", host.clone(), RULE);
+        }
+    }
+    egress
+}
+
+/// Whether a text is `name`, `name:port`, an IPv4 address with or without a port, or an IPv6 one.
+fn is_host(text: &str) -> bool {
+    if text.parse::<std::net::IpAddr>().is_ok() || text.parse::<std::net::SocketAddr>().is_ok() {
+        return true;
+    }
+    let (name, port) = text.split_once(':').map_or((text, None), |(name, port)| (name, Some(port)));
+    let label = |label: &str| {
+        let inner = |c: u8| c.is_ascii_alphanumeric() || c == b'-';
+        (1..=63).contains(&label.len()) && label.bytes().all(inner) && !label.starts_with('-') && !label.ends_with('-')
+    };
+    name.len() <= 253
+        && name.split('.').all(label)
+        && port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0))
+}
+
+/// What the reward may read of the machine.
+fn files(ledger: &mut Ledger<'_>) -> Vec<PathBuf> {
+    let shown = Field {
+        name: "reward_files",
+        of: |recipe: &Recipe| {
+            let files = recipe.reward_files.as_ref()?;
+            Some(files.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" "))
+        },
+    };
+    ledger.optional(shown, "none");
+    let files = ledger.recipe().reward_files.clone().unwrap_or_default();
+    for path in files.iter().filter(|path| !path.is_absolute()) {
+        let rule = ("must be an absolute path", "the worker runs in a folder of its own; write the path from /");
+        ledger.refuse("reward_files", path.display().to_string(), rule);
+    }
+    files
 }

@@ -21,7 +21,7 @@ fn program() -> Option<ProgramRef> {
 }
 
 fn model(config: &TrainConfig, folder: &Path) -> ModelSpec {
-    ModelSpec { name: config.model.name().to_owned(), folder: folder.to_owned(), hub: None }
+    ModelSpec { name: config.model.name().to_owned(), folder: folder.to_owned(), hub: None, stored: None }
 }
 
 fn launch(config: &TrainConfig) -> Resolve<'_> {
@@ -170,7 +170,7 @@ fn a_co_resident_teacher_is_a_model_with_its_files() {
         resolve(launch(&config)).unwrap_err().to_string(),
         "recipe.opd.co_resident.model: the teacher's files are not on this machine yet; launch it, which fetches them"
     );
-    let files = ModelSpec { name: "teacher".to_owned(), folder: folder.path().to_owned(), hub: None };
+    let files = ModelSpec { name: "teacher".to_owned(), folder: folder.path().to_owned(), hub: None, stored: None };
     let spec = resolve(Resolve { co_teacher: Some(files.clone()), ..launch(&config) }).unwrap();
     assert_eq!((spec.teacher.as_ref(), spec.reward.as_ref()), (None, None));
     let distill = DistillSpec { teacher: files, divergence: Divergence::Jsd { beta: 0.25 }, coef: 0.5 };

@@ -1,0 +1,201 @@
+//! What a trainer and the supervisor of its reward worker say to each other, over the Unix socket
+//! `control.sock` of a folder that both see.
+//!
+//! A connection is one generation of the worker. The trainer says [`Start`], a line of JSON; then the
+//! supervisor says [`Event`]s, one a line. The worker ends when the connection does, whoever closes it.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tokio::io::AsyncWriteExt;
+use tokio::net::UnixStream;
+use tokio::sync::{oneshot, watch};
+use training_gym_core::ids::ContentHash;
+use training_gym_core::spec::Egress;
+
+use super::Generation;
+use super::generation::Tail;
+use super::lines::Lines;
+
+/// The control socket's name in its folder.
+pub const CONTROL_SOCKET: &str = "control.sock";
+
+/// Bytes of a line of the protocol, at most: the worker's last twenty lines fit.
+pub(super) const LONGEST_MESSAGE: usize = 1 << 20;
+
+/// What a trainer asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Start {
+    /// The program, which the supervisor has in its folder under this name.
+    pub program: ContentHash,
+    /// Which network it may use.
+    #[serde(default)]
+    pub egress: Egress,
+    /// Variables that the recipe declares for it.
+    #[serde(default)]
+    pub environment: BTreeMap<String, String>,
+}
+
+/// What a supervisor answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Event {
+    /// The program was started and will listen on this socket.
+    Started {
+        /// A path in the folder of the control socket.
+        socket: PathBuf,
+    },
+    /// It printed a line.
+    Line {
+        /// The line.
+        line: String,
+    },
+    /// It ended, or never began. The last event.
+    Ended {
+        /// How.
+        ended: String,
+        /// Its last lines.
+        log: String,
+    },
+}
+
+/// Why a supervisor gave no worker.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Nobody answers.
+    #[error("has no supervisor at {}: {why}; is the container `reward` of the pod running?", path.display())]
+    Absent {
+        /// The control socket.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// It answered something else than it should.
+    #[error("has a supervisor that does not keep to the protocol: {0}; use one image for the whole pod")]
+    Protocol(String),
+    /// It started no worker.
+    #[error("was not started: {ended}")]
+    Refused {
+        /// Why.
+        ended: String,
+        /// The program's last output.
+        log: String,
+    },
+}
+
+/// Asks the supervisor behind `folder` for a worker, for up to `patience` while there is none yet.
+/// The socket it will listen on is returned with it.
+///
+/// # Errors
+/// [`Error`].
+pub async fn ask(
+    folder: &Path,
+    start: &Start,
+    patience: Duration,
+    on_line: impl Fn(&str) + Send + Sync + 'static,
+) -> Result<(Generation, PathBuf), Error> {
+    let path = folder.join(CONTROL_SOCKET);
+    let broken = |what: String| Error::Protocol(what);
+    let mut stream = connect(&path, patience).await?;
+    let mut request = serde_json::to_vec(start).map_err(|error| broken(error.to_string()))?;
+    request.push(b'\n');
+    stream.write_all(&request).await.map_err(|error| broken(error.to_string()))?;
+    let (read, write) = stream.into_split();
+    let mut events = Lines::up_to(read, LONGEST_MESSAGE);
+    let first = tokio::time::timeout(patience, events.next()).await;
+    let first = first.map_err(|_| broken(format!("no answer within {} s", patience.as_secs())))?;
+    let socket = match first.as_deref().map(serde_json::from_str::<Event>) {
+        Some(Ok(Event::Started { socket })) => inside(folder, &socket)
+            .ok_or_else(|| broken(format!("the socket {} is not in its folder", socket.display())))?,
+        Some(Ok(Event::Ended { ended, log })) => return Err(Error::Refused { ended, log }),
+        Some(Ok(Event::Line { .. })) => return Err(broken("a line before the worker was started".to_owned())),
+        Some(Err(error)) => return Err(broken(error.to_string())),
+        None => return Err(broken("it closed the connection".to_owned())),
+    };
+    let (end, asked) = oneshot::channel::<()>();
+    let (ended, ending) = watch::channel(None);
+    let tail = Tail::default();
+    let kept = tail.clone();
+    let on_line = Arc::new(on_line);
+    tokio::spawn(async move {
+        // Held until the end: closing it ends the worker.
+        let _write = write;
+        let reading = async {
+            while let Some(text) = events.next().await {
+                match serde_json::from_str(&text) {
+                    Ok(Event::Line { line }) => {
+                        on_line(&line);
+                        kept.push(line);
+                    }
+                    Ok(Event::Ended { ended, .. }) => return ended,
+                    Ok(Event::Started { .. }) | Err(_) => return "its supervisor no longer makes sense".to_owned(),
+                }
+            }
+            "its supervisor is gone".to_owned()
+        };
+        let how = tokio::select! {
+            how = reading => how,
+            _ = asked => "it was ended".to_owned(),
+        };
+        ended.send_replace(Some(how));
+    });
+    Ok((Generation::elsewhere(ending, tail, end), socket))
+}
+
+async fn connect(path: &Path, patience: Duration) -> Result<UnixStream, Error> {
+    let deadline = Instant::now() + patience;
+    loop {
+        match UnixStream::connect(path).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) if Instant::now() > deadline => {
+                return Err(Error::Absent { path: path.to_owned(), why: error.to_string() });
+            }
+            // A sidecar that is starting, or starting anew.
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+/// A path of `folder`, unless it would lead out of it: the folder is written by others too.
+fn inside(folder: &Path, path: &Path) -> Option<PathBuf> {
+    let plain = path.components().all(|part| matches!(part, Component::Normal(_)));
+    (plain && path.components().next().is_some()).then(|| folder.join(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_protocol_is_what_the_other_side_was_told() {
+        let read = |text: &str| serde_json::from_str::<Event>(text).unwrap();
+        assert_eq!(read(r#"{"socket":"3.sock"}"#), Event::Started { socket: "3.sock".into() });
+        assert_eq!(read(r#"{"line":"x"}"#), Event::Line { line: "x".to_owned() });
+        let ended = Event::Ended { ended: "exit status: 1".to_owned(), log: "a\nb".to_owned() };
+        assert_eq!(read(r#"{"ended":"exit status: 1","log":"a\nb"}"#), ended);
+        let start = Start { program: ContentHash::of(b"p"), egress: Egress::None, environment: BTreeMap::new() };
+        let text = serde_json::to_string(&start).unwrap();
+        assert_eq!(serde_json::from_str::<Start>(&text).unwrap(), start);
+    }
+
+    #[test]
+    fn a_socket_is_in_its_folder() {
+        let folder = Path::new("/worker");
+        assert_eq!(inside(folder, Path::new("1.sock")), Some("/worker/1.sock".into()));
+        for bad in ["", "/run/other.sock", "../other.sock", "a/../../b"] {
+            assert_eq!(inside(folder, Path::new(bad)), None, "{bad}");
+        }
+    }
+
+    #[tokio::test]
+    async fn nobody_there_is_said_with_where_to_look() {
+        let folder = tempfile::tempdir().unwrap();
+        let start = Start { program: ContentHash::of(b"p"), egress: Egress::None, environment: BTreeMap::new() };
+        let error = ask(folder.path(), &start, Duration::ZERO, |_| {}).await.unwrap_err().to_string();
+        assert!(error.contains("control.sock") && error.contains("container `reward`"), "{error}");
+    }
+}
