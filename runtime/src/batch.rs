@@ -220,7 +220,8 @@ impl TrainBatch {
         &self.advantages
     }
 
-    /// How much each sample's loss counts beside the others', 1 unless said otherwise. A sample of
+    /// How much each sample's loss counts beside the others', 1 unless said otherwise; the update scales
+    /// those of a global batch to mean 1. A sample of
     /// weight 0 is left out of the update, and of the number of tokens or samples its mean is over.
     pub fn weights(&self) -> &[f64] {
         &self.weights
@@ -264,4 +265,12 @@ pub struct UpdateReport {
     pub divergence: Option<f64>,
     /// Mean of log π_student − log π_teacher over the same tokens: the sampled reverse KL.
     pub log_ratio: Option<f64>,
+    /// The 95th percentile of the same.
+    pub log_ratio_p95: Option<f64>,
+    /// Share of the response tokens that were taught.
+    pub selected: Option<f64>,
+    /// Seconds of the output head and the loss, forward and back.
+    pub head_seconds: f64,
+    /// Seconds of scoring tokens to select some, the student's pass included.
+    pub scoring_seconds: f64,
 }

@@ -72,3 +72,34 @@ fn every_method_trains() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn half_of_the_tokens_and_weighed_problems_draw_the_student_near_too() -> Result<()> {
+    let house = House::new(&MOODS)?;
+    let run = |home: &str, more: &[&str]| -> Result<String> {
+        let mut person = house.person(home);
+        person.args(["--steps", "12", "--co-resident"]).arg(house.path("teacher")).args(more);
+        succeed(&mut person)
+    };
+    let health = |home: &str, name: &str| -> Result<Vec<f64>> {
+        let lines = house.lines(home, "metrics.jsonl")?;
+        Ok(lines.iter().map(|line| line["health"][name].as_f64().unwrap()).collect())
+    };
+    // The sampled reverse KL is over all tokens of a teacher that teaches all, and over the chosen otherwise.
+    run("tip", &["--reward", "none", "--tip", "0.5"])?;
+    assert!(health("tip", "selected_share")?.iter().all(|share| *share > 0.3 && *share <= 0.5));
+    let distances = numbers(&house, "tip", "divergence")?;
+    assert!(distances[11] < 0.8 * distances[0], "{distances:?}");
+
+    let printed = run("paced", &["--method", "paced", "--divergence", "forward-kl", "--then-reverse"])?;
+    assert!(health("paced", "effective_share")?.iter().all(|share| *share > 0.0 && *share <= 1.0));
+    assert!(house.lines("paced", "metrics.jsonl")?.iter().all(|line| line["reward"].is_number()));
+    for line in ["first step   last step", "effective share of weights", "stopped share"] {
+        assert!(printed.contains(line), "the summary has no `{line}`: {printed}");
+    }
+    run("weighted", &["--method", "reward-weighted"])?;
+    assert!(health("weighted", "effective_share")?.iter().any(|share| *share < 0.9));
+    let spec = house.json("paced", "spec.json")?;
+    assert_eq!(spec["distill"]["switch"]["at"], 0.5, "{spec}");
+    Ok(())
+}

@@ -13,6 +13,7 @@
 //! | `returns` | REINFORCE++'s sums along a response |
 //! | `distillation` | the teacher's term |
 //! | `whitening` | mean 0, variance 1 |
+//! | `weighting` | how much each sample counts |
 //!
 //! Everything is computed in `f64` and rounded once to `f32`.
 
@@ -20,8 +21,10 @@ mod distillation;
 mod group;
 mod returns;
 mod shaping;
+mod weighting;
 mod whitening;
 
+use training_gym_core::health::quantile;
 use training_gym_core::spec::{AdvantageEstimator, AdvantageSpec};
 
 use crate::batch::{ScoredBatch, TrainBatch};
@@ -30,6 +33,7 @@ pub use distillation::{DistillationSums, OpdTerm, subtract_reverse_kl};
 pub use group::{GroupAdvantages, group_relative, informative, leave_one_out, raw};
 pub use returns::discounted_returns;
 pub use shaping::{kl_estimates, overlong_penalty};
+pub use weighting::{rate, weights};
 pub use whitening::whiten;
 
 /// What was seen while advantages were made.
@@ -45,6 +49,15 @@ pub struct AdvantageReport {
     pub zero_std_groups: u64,
     /// Samples that dynamic sampling left out of the update.
     pub dropped: u64,
+    /// Where samples are weighed: the share of them that so uneven weights are worth, `(Σw)²/(n·Σw²)`
+    /// (Kish's effective sample size); 0 where all weights are 0.
+    pub effective_share: Option<f64>,
+    /// Mean |advantage| of the rewards alone, over response tokens.
+    pub task_advantage: Option<f64>,
+    /// Mean |λ·(log π_student − log π_teacher)|, clamped, over response tokens.
+    pub teacher_advantage: Option<f64>,
+    /// The 95th percentile of log π_student − log π_teacher over response tokens.
+    pub reverse_kl_p95: Option<f64>,
 }
 
 /// What advantages are made of beside the batch and the estimator.
@@ -83,12 +96,20 @@ pub fn estimate(batch: ScoredBatch, spec: &AdvantageSpec, inputs: Inputs<'_>) ->
         AdvantageEstimator::ReinforcePlusPlusBaseline => group_relative(&rewards, group_size, false),
         AdvantageEstimator::LeaveOneOut => leave_one_out(&rewards, group_size),
         AdvantageEstimator::ReinforcePlusPlus { .. } | AdvantageEstimator::Raw => raw(&rewards, group_size),
+        AdvantageEstimator::Ignored => {
+            GroupAdvantages { advantages: vec![0.0; rewards.len()], ..raw(&rewards, group_size) }
+        }
     };
     let mut report = AdvantageReport { zero_std_groups: groups.zero_std_groups, ..AdvantageReport::default() };
 
     let rollouts = batch.rollouts();
     let rows = groups.advantages.iter().zip(&penalties);
     let mut advantages: Vec<Vec<f64>> = rows.map(|(&advantage, kl)| along(spec, advantage, kl)).collect();
+    let tokens = advantages.iter().map(Vec::len).sum::<usize>().max(1) as f64;
+    if rewards.iter().any(Option::is_some) {
+        report.task_advantage =
+            Some(advantages.iter().flatten().map(|advantage| advantage.abs()).sum::<f64>() / tokens);
+    }
     if let Some(term) = inputs.opd {
         let mut sums = DistillationSums::default();
         for ((row, rollout), score) in advantages.iter_mut().zip(rollouts).zip(batch.scores()) {
@@ -98,6 +119,8 @@ pub fn estimate(batch: ScoredBatch, spec: &AdvantageSpec, inputs: Inputs<'_>) ->
             subtract_reverse_kl(row, &rollout.rollout_logprobs, teacher, term, &mut sums);
         }
         report.reverse_kl = sums.mean();
+        report.reverse_kl_p95 = quantile(&sums.log_ratios, 0.95);
+        report.teacher_advantage = Some(term.coef.abs() * sums.strength / tokens);
         report.clamped = sums.clamped;
     }
     let kept = if spec.dynamic_sampling { informative(&rewards, group_size) } else { vec![true; rollouts.len()] };
@@ -107,13 +130,28 @@ pub fn estimate(batch: ScoredBatch, spec: &AdvantageSpec, inputs: Inputs<'_>) ->
         whiten(&mut advantages, &masks);
     }
     let advantages = advantages.into_iter().map(|row| row.into_iter().map(|a| a as f32).collect()).collect();
+    let weights = spec.weighting.as_ref().map(|weighting| {
+        let rewards: Vec<Option<f64>> = batch.scores().iter().map(|score| score.reward).collect();
+        weights(&rewards, group_size, weighting)
+    });
+    report.effective_share = weights.as_deref().map(effective_share);
     let train = batch.with_advantages(advantages);
+    let train = match weights {
+        Some(weights) => train.with_weights(weights),
+        None => train,
+    };
     let train = if report.dropped > 0 {
         train.with_weights(kept.iter().map(|&kept| f64::from(u8::from(kept))).collect())
     } else {
         train
     };
     (train, report)
+}
+
+/// `(Σw)²/(n·Σw²)`, 0 where there is no weight.
+fn effective_share(weights: &[f64]) -> f64 {
+    let (sum, squares) = weights.iter().fold((0.0, 0.0), |(sum, squares), w| (sum + w, squares + w * w));
+    if squares > 0.0 { sum * sum / (weights.len() as f64 * squares) } else { 0.0 }
 }
 
 /// The KL penalty of each token, `[R]` a sample; zeros without one.
@@ -212,6 +250,7 @@ mod tests {
         kl_reward: None,
         overlong: None,
         dynamic_sampling: false,
+        weighting: None,
     };
 
     fn groups_of(n_samples_per_prompt: usize, opd: Option<&OpdTerm>) -> Inputs<'_> {
@@ -231,6 +270,9 @@ mod tests {
         assert_eq!(train.advantages(), [vec![0.5 - 1.0, 0.5], vec![-0.5 - 20.0], vec![0.5], vec![0.0]]);
         assert_eq!(report.clamped, 1);
         assert_eq!(report.zero_std_groups, 1, "the second group has one graded sample");
+        assert_eq!(report.task_advantage, Some(1.5 / 5.0));
+        assert_eq!(report.teacher_advantage, Some(2.0 * (0.5 + 10.0 + 0.25) / 5.0));
+        assert!((report.reverse_kl_p95.unwrap() - (0.5 + 0.8 * 29.5)).abs() < 1e-9, "{report:?}");
         assert!((report.reverse_kl.unwrap() - (0.5 + 0.0 + 30.0 - 0.25 + 0.0) / 5.0).abs() < 1e-9);
     }
 
@@ -245,7 +287,8 @@ mod tests {
         let (train, report) =
             estimate(batch(&[(Some(-1.0), &[-1.0, -1.0], None), (None, &[-1.0], None)]), &raw, groups_of(2, None));
         assert_eq!(train.advantages(), [vec![-1.0, -1.0], vec![0.0]]);
-        assert_eq!(report, AdvantageReport { zero_std_groups: 1, ..AdvantageReport::default() });
+        let task_advantage = Some(2.0 / 3.0);
+        assert_eq!(report, AdvantageReport { zero_std_groups: 1, task_advantage, ..AdvantageReport::default() });
     }
 
     #[test]

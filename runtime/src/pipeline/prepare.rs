@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use training_gym_core::checkpoint::{self, Manifest};
 use training_gym_core::ids::{ContentHash, WeightVersion};
 use training_gym_core::record::{Cause, keys};
-use training_gym_core::spec::{ProgramRef, RunSpec};
+use training_gym_core::spec::{AdvantageEstimator, ProgramRef, RunSpec};
 use training_gym_core::store::Store;
 use training_gym_core::wire::ModelInfo;
 use training_gym_core::wire::teacher::PROBE_TOKENS;
@@ -127,8 +127,14 @@ pub(super) fn prepare(
     }
     let co_teacher = co_teacher(&spec, &text, &model)?;
     if let Some(distill) = &spec.distill {
-        let distillation = Distillation { divergence: distill.divergence, coef: distill.coef };
-        updater = updater.distilling(distillation, spec.reward.is_some());
+        let distillation = Distillation {
+            divergence: distill.divergence,
+            coef: distill.coef,
+            selection: distill.selection,
+            seed: spec.seed,
+        };
+        let rewarded = spec.reward.is_some() && spec.advantage.estimator != AdvantageEstimator::Ignored;
+        updater = updater.distilling(distillation, rewarded);
     }
     let mut cursor = match &resume {
         None => Cursor { step: 0, metrics_offset: 0, learned: false, start_weights: fingerprint(&updater) },

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use training_gym_core::ids::WeightVersion;
-use training_gym_core::record::{Cause, Grade, RolloutRecord, StepMetrics};
+use training_gym_core::record::{Cause, Grade, Health, RolloutRecord, StepMetrics};
 use training_gym_core::sample::{FinishReason, Sample};
 use training_gym_core::spec::RunSpec;
 
@@ -189,6 +189,9 @@ impl Trainer {
     /// before the student is back.
     fn update(&mut self, train: &TrainBatch) -> Result<UpdateReport, Stop> {
         let numerics = |error: update::Error| Stop::new(Cause::Numerics, &error);
+        if let Some(distill) = &self.spec.distill {
+            self.updater.minimise(distill.divergence_at(train.step(), self.spec.num_rollout));
+        }
         let Some(teacher) = &self.co_teacher else { return self.updater.apply(train).map_err(numerics) };
         let parked = self.updater.park();
         let moved = parked.moved().map(|student| self.engine.reseat(student.share())).is_some();
@@ -241,6 +244,16 @@ fn measure(batch: &TrainBatch, report: &UpdateReport, advantages: &AdvantageRepo
         clamped_tokens: advantages.clamped,
         zero_std_groups: advantages.zero_std_groups,
         dropped_samples: advantages.dropped,
+        health: Some(Health {
+            reverse_kl_p95: advantages.reverse_kl_p95.or(report.log_ratio_p95),
+            task_advantage: advantages.task_advantage,
+            teacher_advantage: advantages.teacher_advantage,
+            stopped_share: rollouts.iter().filter(|rollout| rollout.finish_reason == FinishReason::Stop).count() as f64
+                / samples,
+            ungraded_share: ungraded as f64 / samples,
+            selected_share: report.selected,
+            effective_share: advantages.effective_share,
+        }),
     }
 }
 

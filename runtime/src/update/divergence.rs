@@ -8,6 +8,8 @@
 //! forward KL   F = Σ T·(log T − log S)                      S − T
 //! JSD          β·KL(T‖m) + (1 − β)·K, K = KL(S‖m)           (1 − β)·S ∘ (log S − log m − K)
 //!              m = β·T + (1 − β)·S
+//! adaptive KL  a·F + (1 − a)·R                              those of F and R, with a a constant
+//!              a = Σ_head |T − S| / Σ |T − S|
 //! ```
 //!
 //! Values: `src/opd/losses.py` of HJSang/OPSD_OnPolicyDistillation (`compute_reverse_kl_loss`,
@@ -56,6 +58,16 @@ pub fn divergence(teacher: &Tensor, student: &Tensor, kind: Divergence) -> RowDi
             let _ = grad.g_mul_(&gap).g_mul_scalar_(1.0 - beta);
             RowDivergence { values: from_teacher * beta + from_student * (1.0 - beta), grad }
         }
+        Divergence::AdaptiveKl { head } => {
+            let share = head_share(teacher, student, head);
+            let forward = divergence(teacher, student, Divergence::ForwardKl);
+            let reverse = divergence(teacher, student, Divergence::ReverseKl);
+            let blend = |forward: &Tensor, reverse: &Tensor, share: &Tensor| forward * share + reverse * (1.0 - share);
+            RowDivergence {
+                values: blend(&forward.values, &reverse.values, &share),
+                grad: blend(&forward.grad, &reverse.grad, &share.unsqueeze(1)),
+            }
+        }
     })
 }
 
@@ -65,13 +77,14 @@ pub fn divergence(teacher: &Tensor, student: &Tensor, kind: Divergence) -> RowDi
 /// As [`divergence`] → `[n]`.
 pub fn divergence_values(teacher: &Tensor, student: &Tensor, kind: Divergence) -> Tensor {
     no_grad(|| match kind {
-        Divergence::ReverseKl => sum(&(student.exp() * (student - teacher))),
-        Divergence::ForwardKl => sum(&(teacher.exp() * (teacher - student))),
+        Divergence::ReverseKl => sum(&student.exp().g_mul_(&(student - teacher))),
+        Divergence::ForwardKl => sum(&teacher.exp().g_mul_(&(teacher - student))),
         Divergence::Jsd { beta } => {
             let mixture = mixture(teacher, student, beta);
             let from_teacher = sum(&(teacher.exp() * (teacher - &mixture)));
             from_teacher * beta + sum(&(student.exp() * (student - mixture))) * (1.0 - beta)
         }
+        Divergence::AdaptiveKl { .. } => divergence(teacher, student, kind).values,
     })
 }
 
@@ -101,6 +114,18 @@ fn mixture(teacher: &Tensor, student: &Tensor, beta: f64) -> Tensor {
     (teacher + beta.ln()).logaddexp(&(student + (1.0 - beta).ln()))
 }
 
+/// The share of |T − S| that is over the teacher's head: its likeliest tokens while their mass is at
+/// most `mass`, and the likeliest of all in any case. Half where the two are the same.
+fn head_share(teacher: &Tensor, student: &Tensor, mass: f64) -> Tensor {
+    let (likely, order) = teacher.exp().sort(-1, true);
+    let gaps = (&likely - student.exp().gather(1, &order, false)).abs();
+    let tail = likely.cumsum(-1, Kind::Float).gt(mass);
+    let _ = tail.narrow(1, 0, 1).fill_(0);
+    let (all, of_tail) = (sum(&gaps), sum(&(&gaps * tail.to_kind(Kind::Float))));
+    let share = (&all - of_tail) / all.clamp_min(f64::from(f32::MIN_POSITIVE));
+    share.where_self(&all.gt(0.0), &(share.ones_like() * 0.5))
+}
+
 /// In float32, whatever the logits are.
 pub(super) fn log_softmax(logits: &Tensor) -> Tensor {
     logits.to_kind(Kind::Float).log_softmax(-1, None)
@@ -122,6 +147,30 @@ mod tests {
         let loss = match kind {
             Divergence::ReverseKl => kl(&ls, &lt),
             Divergence::ForwardKl => kl(&lt, &ls),
+            Divergence::AdaptiveKl { head } => {
+                // The head by hand: sorted on the host.
+                let rows = |t: &Tensor| Vec::<Vec<f64>>::try_from(t.exp().detach()).unwrap();
+                let shares: Vec<f64> = rows(&lt)
+                    .iter()
+                    .zip(rows(&ls))
+                    .map(|(t, s)| {
+                        let mut order: Vec<usize> = (0..t.len()).collect();
+                        order.sort_by(|&a, &b| t[b].total_cmp(&t[a]));
+                        let (mut mass, mut inside, mut all) = (0.0, 0.0, 0.0);
+                        for (rank, &token) in order.iter().enumerate() {
+                            mass += t[token];
+                            let gap = (t[token] - s[token]).abs();
+                            all += gap;
+                            inside += if rank == 0 || mass <= head { gap } else { 0.0 };
+                        }
+                        inside / all
+                    })
+                    .collect();
+                let share = Tensor::from_slice(&shares).unsqueeze(1);
+                let forward: Tensor = (lt.exp() * (&lt - &ls) * &share).sum(None);
+                let rest: Tensor = share.neg() + 1.0;
+                forward + (ls.exp() * (&ls - &lt) * rest).sum(None)
+            }
             Divergence::Jsd { beta } => {
                 let m = (lt.exp() * beta + ls.exp() * (1.0 - beta)).log();
                 kl(&lt, &m) * beta + kl(&ls, &m) * (1.0 - beta)
@@ -137,7 +186,12 @@ mod tests {
         tch::manual_seed(5);
         let (teacher, student) =
             (Tensor::randn([9, 13], tch::kind::FLOAT_CPU) * 2.0, Tensor::randn([9, 13], tch::kind::FLOAT_CPU) * 2.0);
-        for kind in [Divergence::ReverseKl, Divergence::ForwardKl, Divergence::Jsd { beta: 0.3 }] {
+        for kind in [
+            Divergence::ReverseKl,
+            Divergence::ForwardKl,
+            Divergence::Jsd { beta: 0.3 },
+            Divergence::AdaptiveKl { head: 0.5 },
+        ] {
             let (value, expected) = traced(&teacher, &student, kind);
             for chunk_size in [1, 4, 9, 100] {
                 let (loss, grad) = mean_divergence(&teacher, &student, kind, chunk_size);

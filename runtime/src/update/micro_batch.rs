@@ -68,6 +68,23 @@ impl MicroBatch {
         Self::new(rollouts.iter().zip(&none).map(|(rollout, none)| (rollout, none, 0.0)))
     }
 
+    /// The rows `kept` of all `N` alone: the others are computed with, and carry no loss. Sequences are
+    /// whole no more.
+    pub(super) fn select(&self, kept: &[i64]) -> Self {
+        let kept = Tensor::from_slice(kept).to_device(self.rows.device());
+        let part = |tensor: &Tensor| tensor.index_select(0, &kept);
+        Self {
+            input_ids: self.input_ids.shallow_clone(),
+            lengths: self.lengths.clone(),
+            rows: part(&self.rows),
+            targets: part(&self.targets),
+            old_logprobs: part(&self.old_logprobs),
+            advantages: part(&self.advantages),
+            weights: part(&self.weights),
+            responses: Vec::new(),
+        }
+    }
+
     /// The same on a device.
     pub(super) fn to_device(&self, device: Device) -> Self {
         Self {

@@ -11,6 +11,7 @@
 //! | [`head`] | the output projection and its gradient, a chunk of rows at a time |
 //! | [`divergence`], [`taught`] | whole distributions: the student's beside the teacher's |
 //! | [`token_stats`] | what a position looks like: entropies, Jensen–Shannon |
+//! | [`selection`] | which tokens are worth learning from; `scoring`: what that is judged by |
 //! | `co_teacher`, `seat` | a teacher that shares the device, in turn with the student |
 //! | `pass` | one global batch, forward and back |
 //! | [`packing`] | which samples are computed together; what a token weighs |
@@ -32,7 +33,9 @@ mod micro_batch;
 pub mod packing;
 mod pass;
 pub mod schedule;
+mod scoring;
 mod seat;
+pub mod selection;
 mod state;
 pub mod taught;
 #[cfg(test)]
@@ -42,7 +45,8 @@ pub mod token_stats;
 use std::path::Path;
 
 use tch::Device;
-use training_gym_core::spec::{Divergence, UpdateSpec};
+use training_gym_core::health::quantile;
+use training_gym_core::spec::{Divergence, TokenSelection, UpdateSpec};
 
 use crate::batch::{Rollout, TrainBatch, UpdateReport};
 use crate::model::Model;
@@ -81,6 +85,10 @@ pub struct Distillation {
     pub divergence: Divergence,
     /// Its weight beside the reward's loss.
     pub coef: f64,
+    /// Which tokens are taught; `None` is all. Only where nothing is rewarded.
+    pub selection: Option<TokenSelection>,
+    /// What drawn selections draw from, with the count of optimizer steps.
+    pub seed: u64,
 }
 
 impl Updater {
@@ -124,6 +132,14 @@ impl Updater {
     pub fn distilling(mut self, distillation: Distillation, rewarded: bool) -> Self {
         (self.distillation, self.rewarded) = (Some(distillation), rewarded);
         self
+    }
+
+    /// Minimises something else from now on.
+    ///
+    /// # Panics
+    /// When the updater is not [`distilling`](Self::distilling).
+    pub fn minimise(&mut self, divergence: Divergence) {
+        self.distillation.as_mut().expect("an updater that distils").divergence = divergence;
     }
 
     /// Keeps the starting weights even where the loss does not need them:
@@ -190,7 +206,7 @@ impl Updater {
         self.check_tokens(batch.rollouts())?;
         let samples = batch.rollouts().len();
         let mut report = UpdateReport::default();
-        let (mut gap, mut taught) = (None, Sums::default());
+        let (mut gap, mut taught, mut seen) = (None, Sums::default(), 0.0);
         for start in (0..samples).step_by(self.spec.global_batch_size) {
             let end = samples.min(start + self.spec.global_batch_size);
             let kept: Vec<usize> = (start..end).filter(|&sample| batch.weights()[sample] > 0.0).collect();
@@ -199,7 +215,7 @@ impl Updater {
                 continue;
             }
             let tokens = tokens as f64;
-            let (gradients, sums) = self.gradients(batch, &kept, signal);
+            let Some((gradients, sums)) = self.gradients(batch, &kept, signal) else { continue };
             let (norm, gradients) = gradients.finish(self.model.parameters(), self.spec.optimizer.clip_grad);
             gap.get_or_insert(sums.gap / tokens);
             if !norm.is_finite() || !sums.loss.is_finite() {
@@ -216,6 +232,10 @@ impl Updater {
             taught.divergence += sums.divergence;
             taught.log_ratio += sums.log_ratio;
             taught.taught += sums.taught;
+            taught.log_ratios.extend(sums.log_ratios);
+            report.head_seconds += sums.head_seconds;
+            report.scoring_seconds += sums.scoring_seconds;
+            seen += tokens;
         }
         report.logprob_gap = gap.unwrap_or_default();
         let applied = report.updates.max(1) as f64;
@@ -225,6 +245,10 @@ impl Updater {
         if taught.taught > 0.0 {
             report.divergence = Some(taught.divergence / taught.taught);
             report.log_ratio = Some(taught.log_ratio / taught.taught);
+            report.log_ratio_p95 = quantile(&taught.log_ratios, 0.95);
+        }
+        if self.distillation.is_some() && signal.is_some() {
+            report.selected = Some(if seen > 0.0 { taught.taught / seen } else { 0.0 });
         }
         Ok(report)
     }

@@ -3,7 +3,7 @@
 use tch::{Kind, Tensor, no_grad};
 use training_gym_core::spec::Divergence;
 
-use super::divergence::{RowDivergence, divergence};
+use super::divergence::{RowDivergence, divergence, divergence_values};
 use super::head::{OutputHead, Rows};
 use super::token_stats::entropy;
 
@@ -59,6 +59,10 @@ pub struct RowStats {
     pub reverse_kl: Tensor,
     /// KL(teacher ‖ student), ≥ 0.
     pub forward_kl: Tensor,
+    /// The symmetric Jensen–Shannon divergence, ≥ 0.
+    pub jsd: Tensor,
+    /// log p of the targets under the student, over its whole vocabulary.
+    pub logprobs: Tensor,
 }
 
 impl Taught<'_> {
@@ -78,24 +82,28 @@ impl Taught<'_> {
         })
     }
 
-    /// What each row looks like, without gradients and a chunk at a time.
-    pub fn stats(&self, head: &OutputHead<'_>, rows: &Rows<'_>) -> RowStats {
+    /// What each row looks like, without gradients and a chunk at a time; `jsd` where asked for, or 0.
+    pub fn stats(&self, head: &OutputHead<'_>, rows: &Rows<'_>, jsd: bool) -> RowStats {
         no_grad(|| {
-            let (mut entropies, mut reverse, mut forward) = (Vec::new(), Vec::new(), Vec::new());
+            let mut columns: [Vec<Tensor>; 5] = Default::default();
             for (start, length) in head.chunks(rows) {
-                let student = self.common(&head.log_softmax(&rows.hidden.narrow(0, start, length)));
+                let whole = head.log_softmax(&rows.hidden.narrow(0, start, length));
+                let targets = rows.targets.narrow(0, start, length);
+                let logprobs = whole.gather(1, &targets.unsqueeze(1), false).squeeze_dim(1);
+                let student = self.common(&whole);
                 let teacher = self.log_probs(start, length);
-                entropies.push(entropy(&student));
-                let gap = &student - &teacher;
-                let sum = |rows: Tensor| rows.sum_dim_intlist([-1i64].as_slice(), false, None).clamp_min(0.0);
-                reverse.push(sum(student.exp() * &gap));
-                forward.push(sum(teacher.exp() * gap.neg()));
+                let distance = |kind| divergence_values(&teacher, &student, kind).clamp_min(0.0);
+                let (reverse_kl, forward_kl) = (distance(Divergence::ReverseKl), distance(Divergence::ForwardKl));
+                // It takes more memory than the others.
+                let jsd = if jsd { distance(Divergence::Jsd { beta: 0.5 }) } else { logprobs.zeros_like() };
+                let found = [entropy(&student), reverse_kl, forward_kl, jsd, logprobs];
+                columns.iter_mut().zip(found).for_each(|(column, found)| column.push(found));
             }
-            let join = |parts: Vec<Tensor>| match parts.is_empty() {
+            let [entropy, reverse_kl, forward_kl, jsd, logprobs] = columns.map(|parts| match parts.is_empty() {
                 true => Tensor::zeros([0], (Kind::Float, rows.hidden.device())),
                 false => Tensor::cat(&parts, 0),
-            };
-            RowStats { entropy: join(entropies), reverse_kl: join(reverse), forward_kl: join(forward) }
+            });
+            RowStats { entropy, reverse_kl, forward_kl, jsd, logprobs }
         })
     }
 

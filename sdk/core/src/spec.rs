@@ -15,9 +15,10 @@ pub use crate::stored::StoredModel;
 mod distill;
 mod method;
 
-pub use distill::{DistillSpec, Divergence};
+pub use distill::{DistillSpec, Divergence, DivergenceSwitch, SelectionRule, TokenSelection};
 pub use method::{
-    AdvantageEstimator, AdvantageSpec, KlLossSpec, KlLossType, KlRewardSpec, LossAggregation, OverlongSpec, PolicyLoss,
+    AdvantageEstimator, AdvantageSpec, KlLossSpec, KlLossType, KlRewardSpec, LossAggregation, OverlongSpec, PassRate,
+    PolicyLoss, SampleWeighting,
 };
 
 /// A [`RunSpec`] as it is stored: the version is part of the document.

@@ -36,6 +36,7 @@ pub use recipe::Recipe;
 pub use response::ParsedResponse;
 pub use train::{Facts, Resolve, TrainConfig, resolve};
 pub use training_gym_core::spec::{
-    AdvantageEstimator, Divergence, Dtype, Egress, KlLossType, LossAggregation, LrDecayStyle, PolicyLoss, TeacherDialect,
+    AdvantageEstimator, Divergence, DivergenceSwitch, Dtype, Egress, KlLossType, LossAggregation, LrDecayStyle,
+    PassRate, PolicyLoss, SampleWeighting, SelectionRule, TeacherDialect, TokenSelection,
 };
 pub use values::{ChatTemplateKwargs, Environment, ExtraConfig};

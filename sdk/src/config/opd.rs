@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use training_gym_core::spec::{Divergence, SecretRef, TeacherDialect, TeacherSpec};
+use training_gym_core::spec::{
+    Divergence, DivergenceSwitch, SecretRef, SelectionRule, TeacherDialect, TeacherSpec, TokenSelection,
+};
 
 use super::Model;
 
@@ -32,6 +34,10 @@ pub struct CoResident {
     pub model: Model,
     /// What is minimised.
     pub divergence: Divergence,
+    /// What is minimised later, where that is something else.
+    pub switch: Option<DivergenceSwitch>,
+    /// Which response tokens carry the loss; `None` is all.
+    pub selection: Option<TokenSelection>,
 }
 
 /// On-policy distillation, in one of two forms. From a teacher behind a URL, each token's advantage
@@ -76,7 +82,7 @@ impl Opd {
     /// [`divergence`](Self::divergence) says otherwise.
     #[must_use]
     pub fn co_resident(model: Model) -> Self {
-        let co_resident = CoResident { model, divergence: Divergence::default() };
+        let co_resident = CoResident { model, divergence: Divergence::default(), switch: None, selection: None };
         Self { co_resident: Some(co_resident), ..Self::from(Teacher::new("")) }
     }
 
@@ -85,6 +91,24 @@ impl Opd {
     #[must_use]
     pub fn divergence(mut self, divergence: Divergence) -> Self {
         self.co_resident = self.co_resident.map(|teacher| CoResident { divergence, ..teacher });
+        self
+    }
+
+    /// Minimises another divergence once the share `at` of the run's steps is done, as PACED's schedule
+    /// does: `Opd::co_resident(m).divergence(Divergence::ForwardKl).then(0.5, Divergence::ReverseKl)`.
+    #[must_use]
+    pub fn then(mut self, at: f64, to: Divergence) -> Self {
+        let switch = Some(DivergenceSwitch { at, to });
+        self.co_resident = self.co_resident.map(|teacher| CoResident { switch, ..teacher });
+        self
+    }
+
+    /// Teaches only the share `ratio` of each response's tokens that `rule` ranks highest (TIP). A teacher
+    /// behind a URL sends no distributions to rank by: nothing changes.
+    #[must_use]
+    pub fn select(mut self, rule: SelectionRule, ratio: f64) -> Self {
+        let selection = Some(TokenSelection { rule, ratio });
+        self.co_resident = self.co_resident.map(|teacher| CoResident { selection, ..teacher });
         self
     }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use training_gym_core::spec::{
-    AdvantageEstimator, Dtype, Egress, KlLossType, LossAggregation, LrDecayStyle, PolicyLoss,
+    AdvantageEstimator, Dtype, Egress, KlLossType, LossAggregation, LrDecayStyle, PolicyLoss, SampleWeighting,
 };
 
 use super::{ChatTemplateKwargs, Environment, Explanation, ExtraConfig, Facts, Model, Opd, settle};
@@ -95,6 +95,9 @@ pub struct Recipe {
     /// DAPO's dynamic sampling: leave groups whose graded rewards are all equal out of the update.
     /// Default false.
     pub dynamic_sampling: Option<bool>,
+    /// How much each sample's loss counts: by its problem's pass rate (PACED), or by its reward. Unset: all
+    /// alike.
+    pub weighting: Option<SampleWeighting>,
 
     /// Samples an optimizer step; divides `rollout_batch_size · n_samples_per_prompt`. Unset: all of
     /// a rollout, one optimizer step each.

@@ -200,7 +200,9 @@ pub fn resolve(launch: Resolve<'_>) -> Result<RunSpec, Error> {
         distill: distill.zip(co_teacher).map(|(distilled, teacher)| DistillSpec {
             teacher,
             divergence: distilled.divergence,
+            switch: distilled.switch,
             coef: distilled.coef,
+            selection: distilled.selection,
         }),
         advantage,
         update,

@@ -213,7 +213,8 @@ impl TrainLaunch {
         notes.extend(config.explain().notes);
         // What is settled by the model's files is settled by those here.
         let model = ModelSpec { folder: placed.folder.clone(), ..placed.spec.clone() };
-        let mut spec = config::resolve(Resolve { config: &config, run_id, model, co_teacher, train, eval, program, node })?;
+        let mut spec =
+            config::resolve(Resolve { config: &config, run_id, model, co_teacher, train, eval, program, node })?;
         spec.model = placed.spec;
         let resources = resources.placement();
         Ok(Prepared { gym, spec, model_folder: placed.folder, resources, threads_asked, secrets, notes })

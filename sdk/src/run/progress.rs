@@ -160,6 +160,7 @@ mod tests {
             zero_std_groups: 0,
             divergence: None,
             dropped_samples: 0,
+            health: None,
         }
     }
 

@@ -51,6 +51,8 @@ enum Method {
     Gspo,
     Cispo,
     Dapo,
+    Paced,
+    RewardWeighted,
 }
 
 impl Method {
@@ -79,6 +81,21 @@ impl Method {
             Self::Cispo => {
                 Recipe { policy_loss: Some(PolicyLoss::Cispo), eps_clip: Some(1.0), eps_clip_high: Some(4.0), ..unset }
             }
+            Self::Paced => Recipe {
+                advantage: Some(AdvantageEstimator::Ignored),
+                weighting: Some(SampleWeighting::Paced {
+                    alpha: 1.0,
+                    beta: 1.0,
+                    pass_rate: PassRate { pass_above: 0.2, laplace: true },
+                }),
+                ..unset
+            },
+            Self::RewardWeighted => Recipe {
+                advantage: Some(AdvantageEstimator::Ignored),
+                weighting: Some(SampleWeighting::Reward { beta: 0.1 }),
+                loss_aggregation: Some(LossAggregation::SampleMean),
+                ..unset
+            },
             Self::Dapo => Recipe {
                 dynamic_sampling: Some(true),
                 overlong_cache_len: Some(8),
@@ -123,6 +140,12 @@ struct Arguments {
     /// What its distributions are compared by
     #[arg(long, value_enum, default_value = "reverse-kl")]
     divergence: Distance,
+    /// Share of the tokens it teaches, by Soft-OR
+    #[arg(long)]
+    tip: Option<f64>,
+    /// After half of the steps, the reverse KL
+    #[arg(long)]
+    then_reverse: bool,
     #[arg(long, value_enum, default_value = "grpo")]
     method: Method,
     /// JSON lines
@@ -154,6 +177,17 @@ struct Arguments {
     /// Print the run's id and leave it running
     #[arg(long)]
     detach: bool,
+}
+
+impl Arguments {
+    fn co_resident(&self) -> Option<Opd> {
+        let teacher = Model::folder(self.co_resident.as_ref()?);
+        let mut opd = Opd::co_resident(teacher).divergence(self.divergence.into());
+        if let Some(ratio) = self.tip {
+            opd = opd.select(SelectionRule::SOFT_OR, ratio);
+        }
+        Some(if self.then_reverse { opd.then(0.5, Divergence::ReverseKl) } else { opd })
+    }
 }
 
 #[training_gym::main]
@@ -188,10 +222,7 @@ async fn main() -> anyhow::Result<()> {
         reward_timeout: Some(Duration::from_secs(3)),
         custom_rm_function: (arguments.reward != Reward::None).then_some(MOODY),
         custom_reward_post_process_function: (arguments.reward == Reward::Doubled).then_some(DOUBLED),
-        opd: match &arguments.co_resident {
-            Some(folder) => Some(Opd::co_resident(Model::folder(folder)).divergence(arguments.divergence.into())),
-            None => teacher.as_ref().map(Opd::from),
-        },
+        opd: arguments.co_resident().or_else(|| teacher.as_ref().map(Opd::from)),
         eval_interval: arguments.eval_interval,
         n_samples_per_eval_prompt: Some(2),
         ..arguments.method.recipe()
@@ -211,5 +242,6 @@ async fn main() -> anyhow::Result<()> {
     }
     let result = run.result().await?;
     println!("checkpoint {}", result.checkpoints().last().path.display());
+    print!("{}", result.health());
     Ok(())
 }

@@ -24,7 +24,10 @@ const WEED_SHA256: &str = "3fa71d325cbe78f674340f5fa7270e4bac446354c8565bd4ee256
 /// The version of Kubernetes, such as `v1.34.4`.
 fn version() -> &'static str {
     let words = MODULE.lines().map(|line| line.trim_start_matches("require").split_whitespace());
-    words.filter_map(|mut words| Some((words.next()?, words.next()?))).find(|(module, _)| *module == "k8s.io/kubernetes").map_or("unknown", |(_, version)| version)
+    words
+        .filter_map(|mut words| Some((words.next()?, words.next()?)))
+        .find(|(module, _)| *module == "k8s.io/kubernetes")
+        .map_or("unknown", |(_, version)| version)
 }
 
 /// Where the built programs are.
@@ -60,7 +63,9 @@ pub(crate) fn ensure(layout: &Layout) -> Result<()> {
     let (major, minor) = (parts.next().unwrap_or("0"), parts.next().unwrap_or("0"));
     let stamp: Vec<String> = ["k8s.io/component-base/version", "k8s.io/client-go/pkg/version"]
         .iter()
-        .map(|package| format!("-X {package}.gitVersion={version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"))
+        .map(|package| {
+            format!("-X {package}.gitVersion={version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}")
+        })
         .collect();
     for name in PROGRAMS {
         build(&control_plane, &format!("k8s.io/kubernetes/cmd/{name}"), &folder.join(name), &stamp.join(" "))?;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use training_gym_core::spec::Divergence;
+use training_gym_core::spec::{Divergence, SelectionRule, TokenSelection};
 
 use super::*;
 
@@ -44,6 +44,7 @@ fn naive(student: &Tensor, teacher: &Tensor, divergence: Divergence) -> Tensor {
     match divergence {
         Divergence::ReverseKl => kl(student, teacher),
         Divergence::ForwardKl => kl(teacher, student),
+        Divergence::AdaptiveKl { .. } => unreachable!("not tested here"),
         Divergence::Jsd { beta } => {
             let middle = (teacher.exp() * beta + student.exp() * (1.0 - beta)).log();
             kl(teacher, &middle) * beta + kl(student, &middle) * (1.0 - beta)
@@ -65,13 +66,13 @@ fn both_phases_have_the_gradients_of_whole_logits() {
         let coef = 0.7;
         let mut updater = Updater::new(model(Kind::Float, true), spec(), 0.8)
             .unwrap()
-            .distilling(Distillation { divergence, coef }, rewarded);
+            .distilling(Distillation { divergence, coef, selection: None, seed: 0 }, rewarded);
         let batch = low_tokens(&updater);
         let teacher = co_teacher(folder.path(), &updater);
         let signal = signal(&mut updater, &teacher, &batch);
         assert_eq!(signal.keeps_logits(), hidden > vocab);
 
-        let (gradients, sums) = updater.gradients(&batch, &[0, 1, 2, 3, 4, 5], Some(&signal));
+        let (gradients, sums) = updater.gradients(&batch, &[0, 1, 2, 3, 4, 5], Some(&signal)).unwrap();
         let (_, ours) = gradients.finish(updater.model.parameters(), None);
         let common = vocab.min(VOCAB);
         let tokens: usize = batch.rollouts().iter().map(|rollout| rollout.response_ids.len()).sum();
@@ -114,10 +115,78 @@ fn low_tokens(updater: &Updater) -> TrainBatch {
 }
 
 #[test]
+fn chosen_tokens_alone_have_the_gradient_of_their_mean() {
+    let folder = tempfile::tempdir().unwrap();
+    let teacher_model = teacher_folder(folder.path(), VOCAB + 3, 24);
+    let selection = Some(TokenSelection { rule: SelectionRule::SoftOr { entropy_clip_quantile: None }, ratio: 0.5 });
+    let distillation = Distillation { divergence: Divergence::ReverseKl, coef: 1.0, selection, seed: 3 };
+    let mut updater = Updater::new(model(Kind::Float, true), spec(), 0.8).unwrap().distilling(distillation, false);
+    let (batch, teacher) = (low_tokens(&updater), co_teacher(folder.path(), &updater));
+    let signal = signal(&mut updater, &teacher, &batch);
+    let (gradients, sums) = updater.gradients(&batch, &[0, 1, 2, 3, 4, 5], Some(&signal)).unwrap();
+    let (_, ours) = gradients.finish(updater.model.parameters(), None);
+
+    let pair = |rollout: &Rollout| {
+        let theirs = no_grad(|| rows(&teacher_model, rollout, VOCAB, 0.8));
+        (rows(&updater.model, rollout, VOCAB, 0.8), theirs)
+    };
+    let column = |of: &dyn Fn(&Tensor, &Tensor) -> Tensor| -> Vec<f32> {
+        let each = batch.rollouts().iter().flat_map(|rollout| {
+            let (ours, theirs) = pair(rollout);
+            Vec::<f32>::try_from(of(&ours, &theirs).detach()).unwrap()
+        });
+        each.collect()
+    };
+    let entropy =
+        column(&|ours, _| -(ours.exp() * ours).sum_dim_intlist([-1i64].as_slice(), false, None) / (VOCAB as f64).ln());
+    let reverse_kl = column(&|ours, theirs| naive(ours, theirs, Divergence::ReverseKl));
+    let lengths: Vec<usize> = batch.rollouts().iter().map(|rollout| rollout.response_ids.len()).collect();
+    let zeros = vec![0.0; entropy.len()];
+    let stats = selection::TokenStats { entropy, reverse_kl, forward_kl: zeros.clone(), jsd: zeros };
+    let chosen = selection::select(&selection.unwrap(), &stats, &lengths, 0);
+    let count: usize = chosen.iter().map(Vec::len).sum();
+    assert_eq!(chosen.iter().map(Vec::len).collect::<Vec<_>>(), [2, 0, 4, 6, 1, 3], "a response of one token has none");
+    assert_eq!(sums.taught, count as f64);
+    let mut loss = Tensor::zeros([1], tch::kind::FLOAT_CPU);
+    for (rollout, chosen) in batch.rollouts().iter().zip(&chosen) {
+        let (ours, theirs) = pair(rollout);
+        let kept = naive(&ours, &theirs, Divergence::ReverseKl).index_select(0, &Tensor::from_slice(chosen));
+        loss += kept.sum(None) / count as f64;
+    }
+    assert!((loss.double_value(&[0]) - sums.loss).abs() < 1e-5, "{loss:?} and {sums:?}");
+    let inputs: Vec<&Tensor> = updater.model.parameters().iter().map(|(_, parameter)| parameter).collect();
+    let naive = Tensor::run_backward(&[&loss], &inputs, false, false);
+    for ((name, _), (ours, naive)) in updater.model.parameters().iter().zip(ours.iter().zip(&naive)) {
+        let gap = (ours - naive).abs().max().double_value(&[]);
+        assert!(gap < 1e-5, "{name}: {gap}");
+    }
+    let report = updater.apply_taught(&batch, &signal).unwrap();
+    assert!((report.selected.unwrap() - count as f64 / 35.0).abs() < 1e-9, "{report:?}");
+    let whole = Updater::new(model(Kind::Float, true), spec(), 0.8).unwrap();
+    let all = whole.gradients(&batch, &[0, 1, 2, 3, 4, 5], None).unwrap().1;
+    assert!((report.entropy - all.surprisal / 35.0).abs() < 1e-4, "the entropy is of all tokens: {report:?}, {all:?}");
+}
+
+#[test]
+fn a_batch_of_which_nothing_is_chosen_is_no_step() {
+    let folder = tempfile::tempdir().unwrap();
+    teacher_folder(folder.path(), VOCAB + 3, 24);
+    let selection = Some(TokenSelection { rule: SelectionRule::Entropy, ratio: 0.01 });
+    let distillation = Distillation { divergence: Divergence::ReverseKl, coef: 1.0, selection, seed: 3 };
+    let mut updater = Updater::new(model(Kind::Float, true), spec(), 0.8).unwrap().distilling(distillation, false);
+    let (batch, teacher) = (low_tokens(&updater), co_teacher(folder.path(), &updater));
+    let signal = signal(&mut updater, &teacher, &batch);
+    let before = master(&updater);
+    let report = updater.apply_taught(&batch, &signal).unwrap();
+    assert_eq!((report.updates, report.skipped_updates, report.selected), (0, 0, Some(0.0)));
+    assert_eq!(master(&updater), before);
+}
+
+#[test]
 fn the_device_never_holds_two_models() {
     let folder = tempfile::tempdir().unwrap();
     let theirs = teacher_folder(folder.path(), VOCAB + 3, 48);
-    let distillation = Distillation { divergence: Divergence::ReverseKl, coef: 1.0 };
+    let distillation = Distillation { divergence: Divergence::ReverseKl, coef: 1.0, selection: None, seed: 0 };
     let mut updater = Updater::new(model(Kind::Float, true), spec(), 0.8).unwrap().distilling(distillation, false);
     let (batch, teacher) = (low_tokens(&updater), co_teacher(folder.path(), &updater));
     let weights = |model: &Model| model.parameters().iter().map(|(_, weight)| weight.numel() * 4).sum::<usize>();

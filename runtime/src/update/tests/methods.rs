@@ -8,6 +8,9 @@ fn naive(updater: &Updater, batch: &TrainBatch) -> Tensor {
     let weighed = batch.rollouts().iter().zip(batch.advantages()).zip(batch.weights());
     let tokens: usize =
         weighed.clone().filter(|(_, weight)| **weight > 0.0).map(|((rollout, _), _)| rollout.response_ids.len()).sum();
+    // Weights are relative: those that count have mean 1.
+    let counted: Vec<f64> = batch.weights().iter().copied().filter(|weight| *weight > 0.0).collect();
+    let mean = counted.iter().sum::<f64>() / counted.len() as f64;
     for ((rollout, advantages), &weight) in weighed {
         let (prompt, response) = (&rollout.prompt.prompt_ids, &rollout.response_ids);
         let (logprob, entropy) = logprobs(&updater.model, prompt, response, updater.temperature);
@@ -21,7 +24,7 @@ fn naive(updater: &Updater, batch: &TrainBatch) -> Tensor {
             _ => (log_ratio.exp().clamp(0.8, 1.28).detach() * &advantages * logprob).neg(),
         };
         let loss = loss - entropy * updater.spec.entropy_coef;
-        total += loss.sum(None) * (weight / tokens as f64);
+        total += loss.sum(None) * (weight / mean / tokens as f64);
     }
     total
 }
@@ -37,7 +40,7 @@ fn whole_sequences_and_truncated_weights_have_the_naive_gradients() {
         let updater = Updater::new(model(Kind::Float, true), spec, 0.8).unwrap();
         let batch = batch(&updater.model, 0.8, 11).with_weights(weights.to_vec());
         let kept: Vec<usize> = (0..6).filter(|&sample| weights[sample] > 0.0).collect();
-        let (gradients, sums) = updater.gradients(&batch, &kept, None);
+        let (gradients, sums) = updater.gradients(&batch, &kept, None).unwrap();
         let (_, ours) = gradients.finish(updater.model.parameters(), None);
         let loss = naive(&updater, &batch);
         assert!((loss.double_value(&[0]) - sums.loss).abs() < 1e-5, "{policy_loss:?}: {loss:?} and {sums:?}");

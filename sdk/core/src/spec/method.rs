@@ -29,6 +29,9 @@ pub enum AdvantageEstimator {
     ReinforcePlusPlusBaseline,
     /// The reward itself, on every token.
     Raw,
+    /// None: rewards only weigh samples ([`SampleWeighting`]) and are reported; what is learnt is the
+    /// teacher's.
+    Ignored,
 }
 
 impl AdvantageEstimator {
@@ -62,6 +65,9 @@ pub struct AdvantageSpec {
     /// are all equal is left out of the update, and so of the loss's mean.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dynamic_sampling: bool,
+    /// How much each sample's loss counts; `None` is all alike.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weighting: Option<SampleWeighting>,
 }
 
 impl Default for AdvantageSpec {
@@ -73,8 +79,49 @@ impl Default for AdvantageSpec {
             kl_reward: None,
             overlong: None,
             dynamic_sampling: false,
+            weighting: None,
         }
     }
+}
+
+/// How much a sample's loss counts beside the others'; each global batch is scaled to mean 1 over the
+/// weights that are not 0.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum SampleWeighting {
+    /// PACED (arXiv 2603.11178): `p^alpha · (1 − p)^beta` of its problem's pass rate.
+    Paced {
+        /// α, ≥ 0; the paper's is 1.
+        alpha: f64,
+        /// β, ≥ 0; the paper's is 1.
+        beta: f64,
+        /// How the rate is taken.
+        pass_rate: PassRate,
+    },
+    /// PACED's baseline: 1 where `low < p < high`, else 0.
+    HardFilter {
+        /// In the paper, 0.2.
+        low: f64,
+        /// In the paper, 0.8.
+        high: f64,
+        /// How the rate is taken.
+        pass_rate: PassRate,
+    },
+    /// Reward-weighted distillation: softmax of `reward / beta` over the step.
+    Reward {
+        /// β, > 0: the smaller, the more the best count.
+        beta: f64,
+    },
+}
+
+/// How a problem's pass rate is taken from the graded rollouts of its group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PassRate {
+    /// A reward above this is a pass.
+    pub pass_above: f64,
+    /// `(passes + 1)/(graded + 2)` instead of `passes/graded`: neither end is then reached.
+    pub laplace: bool,
 }
 
 /// A KL penalty in the reward: `kl_coef` times the estimate of KL(policy ‖ start) at each token.

@@ -46,7 +46,8 @@ pub use error::ClusterError;
 use self::client::Cluster;
 use self::forward::Forward;
 use super::{
-    Answer, Backend, Error, Job, JobId, LogOptions, Logs, Orphan, Question, Request, Resources, Secret, Share, Submitted,
+    Answer, Backend, Error, Job, JobId, LogOptions, Logs, Orphan, Question, Request, Resources, Secret, Share,
+    Submitted,
 };
 use crate::manifest::{PORT, SECRETS, slug};
 
@@ -269,7 +270,8 @@ impl Backend for KubernetesBackend {
     async fn reachable(&self, url: &str) -> Result<String, Error> {
         for job in self.list().await? {
             let Some(inside) = &job.url_for_jobs else { continue };
-            if let Some(path) = url.strip_prefix(inside.as_str()).filter(|path| path.is_empty() || path.starts_with('/'))
+            if let Some(path) =
+                url.strip_prefix(inside.as_str()).filter(|path| path.is_empty() || path.starts_with('/'))
             {
                 return Ok(format!("{}{path}", self.forwarded(&job.id).await?));
             }

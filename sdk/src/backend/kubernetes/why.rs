@@ -86,7 +86,8 @@ fn of_containers(pod: &Pod) -> Option<String> {
     let all = || status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten());
     let waits = |container: &ContainerStatus| {
         let waiting = container.state.as_ref()?.waiting.as_ref()?;
-        let reason = waiting.reason.as_deref().filter(|reason| !matches!(*reason, "PodInitializing" | "ContainerCreating"))?;
+        let reason =
+            waiting.reason.as_deref().filter(|reason| !matches!(*reason, "PodInitializing" | "ContainerCreating"))?;
         Some(format!("container `{}` waits: {reason}{}", container.name, colon(waiting.message.as_deref())))
     };
     let ended = |container: &ContainerStatus| {
@@ -131,5 +132,9 @@ fn of_events(events: &[Event]) -> Option<String> {
 }
 
 fn colon(message: Option<&str>) -> String {
-    message.map(str::trim).filter(|message| !message.is_empty()).map(|message| format!(": {message}")).unwrap_or_default()
+    message
+        .map(str::trim)
+        .filter(|message| !message.is_empty())
+        .map(|message| format!(": {message}"))
+        .unwrap_or_default()
 }

@@ -12,7 +12,7 @@ mod score;
 mod teacher;
 mod update;
 
-use training_gym_core::spec::{AdvantageSpec, RolloutSpec, SaveSpec, TeacherSpec, UpdateSpec};
+use training_gym_core::spec::{AdvantageEstimator, AdvantageSpec, RolloutSpec, SaveSpec, TeacherSpec, UpdateSpec};
 
 pub(super) use cadence::Evaluation;
 pub(super) use job::Job;
@@ -63,7 +63,8 @@ pub(super) fn settle(recipe: &Recipe, facts: &Facts) -> Settled {
     let rollout = rollout::rollout(&mut ledger, facts, sizes);
     let job = job::job(&mut ledger, facts);
     let reward = score::reward(&mut ledger);
-    let (teacher, distill) = teacher::teacher(&mut ledger, reward.is_some());
+    let ignored = recipe.advantage == Some(AdvantageEstimator::Ignored);
+    let (teacher, distill) = teacher::teacher(&mut ledger, reward.is_some() && !ignored);
     let signals = rewards::Signals {
         reward: reward.as_ref(),
         teacher: teacher.is_some() || distill.is_some(),

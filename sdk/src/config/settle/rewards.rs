@@ -1,6 +1,8 @@
 //! How rewards become advantages.
 
-use training_gym_core::spec::{AdvantageEstimator, AdvantageSpec, KlLossType, KlRewardSpec, OverlongSpec};
+use training_gym_core::spec::{
+    AdvantageEstimator, AdvantageSpec, KlLossType, KlRewardSpec, OverlongSpec, SampleWeighting,
+};
 
 use super::{Reward, Sizes, number};
 use crate::config::ledger::{Ledger, Shown, field};
@@ -32,6 +34,10 @@ pub(super) fn advantage(ledger: &mut Ledger<'_>, sizes: Sizes, signals: &Signals
              which is a few hundredths of a nat",
         );
     }
+    if estimator == AdvantageEstimator::Ignored && !(has_reward && signals.teacher) {
+        let rule = ("then rewards teach nothing, and there must be a teacher that does", "set opd, or leave it unset");
+        ledger.refuse("advantage", estimator.shown(), rule);
+    }
     if let AdvantageEstimator::ReinforcePlusPlus { gamma } = estimator
         && !(gamma > 0.0 && gamma <= 1.0)
     {
@@ -50,7 +56,51 @@ pub(super) fn advantage(ledger: &mut Ledger<'_>, sizes: Sizes, signals: &Signals
         kl_reward: kl_reward(ledger, has_reward),
         overlong: overlong(ledger, signals),
         dynamic_sampling: dynamic_sampling(ledger, signals),
+        weighting: weighting(ledger, sizes, signals),
     }
+}
+
+fn weighting(ledger: &mut Ledger<'_>, sizes: Sizes, signals: &Signals<'_>) -> Option<SampleWeighting> {
+    let weighting = ledger.optional(field!(weighting), "all alike")?;
+    let refused = match weighting {
+        _ if signals.reward.is_none() => Some(NO_REWARD),
+        _ if !signals.teacher => {
+            Some(("it weighs what a teacher says, and there is none", "set opd, or leave it unset"))
+        }
+        SampleWeighting::Paced { alpha, beta, .. }
+            if !(alpha.is_finite() && beta.is_finite() && alpha >= 0.0 && beta >= 0.0) =>
+        {
+            Some(("its alpha and beta must be numbers ≥ 0", "set both to 1.0, as the paper does"))
+        }
+        SampleWeighting::HardFilter { low, high, .. } if !(0.0 <= low && low < high && high <= 1.0) => {
+            Some(("it must be 0 ≤ low < high ≤ 1", "set 0.2 and 0.8, as the paper does"))
+        }
+        SampleWeighting::Reward { beta } if !(beta.is_finite() && beta > 0.0) => {
+            Some(("its beta must be a number > 0", "set 1.0"))
+        }
+        _ => None,
+    };
+    if let Some(rule) = refused {
+        ledger.refuse("weighting", weighting.shown(), rule);
+    }
+    let (SampleWeighting::Paced { pass_rate, .. } | SampleWeighting::HardFilter { pass_rate, .. }) = weighting else {
+        return Some(weighting);
+    };
+    if !pass_rate.pass_above.is_finite() {
+        ledger.refuse(
+            "weighting",
+            weighting.shown(),
+            ("its pass_above must be a number", "set 0.0: any reward above is a pass"),
+        );
+    }
+    if sizes.n_samples_per_prompt < 4 {
+        ledger.note(format!(
+            "weighting = {} with n_samples_per_prompt = {}: so few rollouts hardly tell a pass rate; the paper draws 8",
+            weighting.shown(),
+            sizes.n_samples_per_prompt
+        ));
+    }
+    Some(weighting)
 }
 
 fn kl_reward(ledger: &mut Ledger<'_>, has_reward: bool) -> Option<KlRewardSpec> {

@@ -1,6 +1,6 @@
 //! The teacher.
 
-use training_gym_core::spec::{Divergence, SecretRef, TeacherSpec};
+use training_gym_core::spec::{Divergence, DivergenceSwitch, SecretRef, SelectionRule, TeacherSpec, TokenSelection};
 
 use super::job::is_variable_name;
 use super::{at_least_1, number};
@@ -12,6 +12,8 @@ use crate::config::{Opd, Origin, Problem, Teacher};
 pub(in crate::config) struct Distilled {
     pub(in crate::config) divergence: Divergence,
     pub(in crate::config) coef: f64,
+    pub(in crate::config) switch: Option<DivergenceSwitch>,
+    pub(in crate::config) selection: Option<TokenSelection>,
 }
 
 /// The teacher behind a URL, or the one in the trainer.
@@ -28,6 +30,10 @@ fn co_resident(ledger: &mut Ledger<'_>, opd: &Opd, teacher: &CoResident, has_rew
     let plain = Opd::co_resident(teacher.model);
     let origin = |same: bool| if same { Origin::Default } else { Origin::Yours };
     ledger.enter("opd.co_resident.divergence", divergence.shown(), origin(divergence == Divergence::default()));
+    let later = teacher.switch.map_or("stays".to_owned(), |it| format!("{} from {:?} on", it.to.shown(), it.at));
+    ledger.enter("opd.co_resident.switch", later, origin(teacher.switch.is_none()));
+    let tokens = teacher.selection.map_or("all".to_owned(), |selection| selection.shown());
+    ledger.enter("opd.co_resident.selection", tokens, origin(teacher.selection.is_none()));
     ledger.enter("opd.opd_kl_coef", opd.opd_kl_coef.shown(), origin(opd.opd_kl_coef == plain.opd_kl_coef));
     ledger.problems.extend(
         teacher
@@ -41,20 +47,66 @@ fn co_resident(ledger: &mut Ledger<'_>, opd: &Opd, teacher: &CoResident, has_rew
         let rule = ("it belongs to a teacher behind a URL, and this one is co-resident", "leave it out");
         ledger.refuse(name, value, rule);
     }
-    if let Divergence::Jsd { beta } = divergence {
-        number(
+    check_divergence(ledger, "opd.co_resident.divergence", divergence);
+    if let Some(switch) = teacher.switch {
+        let name = "opd.co_resident.switch";
+        check_divergence(ledger, name, switch.to);
+        let rule = ("it must be at a share in (0, 1) of the run's steps", "set 0.5, or leave it out");
+        number(ledger, name, switch.at, |at| at > 0.0 && at < 1.0, rule);
+    }
+    if let Some(chosen) = &teacher.selection {
+        selection(ledger, chosen, has_reward);
+    }
+    coef(ledger, opd, has_reward);
+    Distilled { divergence, coef: opd.opd_kl_coef, switch: teacher.switch, selection: teacher.selection }
+}
+
+fn check_divergence(ledger: &mut Ledger<'_>, name: &'static str, divergence: Divergence) {
+    let inside = |value: f64| value > 0.0 && value < 1.0;
+    match divergence {
+        Divergence::Jsd { beta } => number(
             ledger,
-            "opd.co_resident.divergence",
+            name,
             beta,
-            |beta| beta > 0.0 && beta < 1.0,
+            inside,
             (
                 "its beta must be in (0, 1): at either end this divergence is 0 whatever the student does",
                 "set 0.5, or take Divergence::ForwardKl or Divergence::ReverseKl",
             ),
-        );
+        ),
+        Divergence::AdaptiveKl { head } => {
+            number(ledger, name, head, inside, ("its head must be a mass in (0, 1)", "set 0.5"));
+        }
+        Divergence::ReverseKl | Divergence::ForwardKl => {}
     }
-    coef(ledger, opd, has_reward);
-    Distilled { divergence, coef: opd.opd_kl_coef }
+}
+
+fn selection(ledger: &mut Ledger<'_>, selection: &TokenSelection, has_reward: bool) {
+    const NAME: &str = "opd.co_resident.selection";
+    let mut refuse = |rule| ledger.refuse(NAME, selection.shown(), rule);
+    if !(selection.ratio > 0.0 && selection.ratio <= 1.0) {
+        refuse(("its ratio must be in (0, 1]", "set the share of tokens to learn from, such as 0.5"));
+    }
+    match selection.rule {
+        SelectionRule::SoftOr { entropy_clip_quantile: Some(at) }
+        | SelectionRule::Overconfident { entropy_clip_quantile: Some(at) }
+            if !(at > 0.0 && at <= 1.0) =>
+        {
+            refuse(("its quantile must be in (0, 1]", "set Some(0.98), or None for no cut"));
+        }
+        SelectionRule::Sampled { entropy_power, jsd_power }
+            if !(entropy_power.is_finite() && jsd_power.is_finite() && entropy_power >= 0.0 && jsd_power >= 0.0) =>
+        {
+            refuse(("its powers must be numbers ≥ 0", "set both to 1.0"));
+        }
+        _ => {}
+    }
+    if has_reward {
+        refuse((
+            "with a reward every token has a loss of its own, so that leaving some out would save nothing",
+            "leave custom_rm_function unset, or teach all tokens",
+        ));
+    }
 }
 
 fn behind_url(ledger: &mut Ledger<'_>, has_reward: bool) -> Option<TeacherSpec> {

@@ -3,8 +3,8 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::super::{
-    AdvantageEstimator, Divergence, Facts, KlLossType, LossAggregation, LrDecayStyle, Model, Opd, PolicyLoss, Recipe,
-    TrainConfig, models,
+    AdvantageEstimator, Divergence, Facts, KlLossType, LossAggregation, LrDecayStyle, Model, Opd, PassRate, PolicyLoss,
+    Recipe, SampleWeighting, SelectionRule, TrainConfig, models,
 };
 use crate::dataset::HuggingFaceDataset;
 
@@ -139,6 +139,26 @@ refuses! {
         "recipe.opd.co_resident.model = /no/such/model: there is no such folder; give the folder that holds the model's config.json";
     a_clamp_of_whole_distributions: |r| r.opd = Some(Opd { log_ratio_clamp: None, ..Opd::co_resident(models::QWEN3_8B) }) =>
         "recipe.opd.log_ratio_clamp = off: it belongs to a teacher behind a URL, and this one is co-resident; leave it out";
+    no_token_to_learn_from: |r| {
+        r.custom_rm_function = None;
+        r.opd = Some(Opd::co_resident(models::QWEN3_8B).select(SelectionRule::SOFT_OR, 0.0));
+    } =>
+        "recipe.opd.co_resident.selection = 0.0 of the tokens by soft-or, entropy cut at 0.98: its ratio must be in (0, 1]; \
+         set the share of tokens to learn from, such as 0.5";
+    tokens_chosen_under_a_reward: |r| r.opd = Some(Opd::co_resident(models::QWEN3_8B).select(SelectionRule::Entropy, 0.5)) =>
+        "recipe.opd.co_resident.selection = 0.5 of the tokens by entropy: with a reward every token has a loss of its own, \
+         so that leaving some out would save nothing; leave custom_rm_function unset, or teach all tokens";
+    a_weight_without_a_teacher: |r| r.weighting = Some(SampleWeighting::Reward { beta: 1.0 }) =>
+        "recipe.weighting = reward, beta 1.0: it weighs what a teacher says, and there is none; set opd, or leave it unset";
+    a_filter_that_keeps_nothing: |r| {
+        r.weighting = Some(SampleWeighting::HardFilter { low: 0.8, high: 0.2, pass_rate: PassRate::default() });
+        r.opd = Some(Opd::to_url("http://teacher/generate"));
+    } =>
+        "recipe.weighting = hard-filter, 0.8 < p < 0.2: it must be 0 ≤ low < high ≤ 1; set 0.2 and 0.8, as the paper does";
+    rewards_ignored_without_a_teacher: |r| r.advantage = Some(AdvantageEstimator::Ignored) =>
+        "recipe.advantage = ignored: then rewards teach nothing, and there must be a teacher that does; set opd, or leave it unset";
+    a_switch_at_the_start: |r| r.opd = Some(Opd::co_resident(models::QWEN3_8B).then(0.0, Divergence::ForwardKl)) =>
+        "recipe.opd.co_resident.switch = 0.0: it must be at a share in (0, 1) of the run's steps; set 0.5, or leave it out";
     a_discount_of_zero: |r| r.advantage = Some(AdvantageEstimator::ReinforcePlusPlus { gamma: 0.0 }) =>
         "recipe.advantage = reinforce-plus-plus, gamma 0.0: its gamma must be in (0, 1]; set 1.0: every token has the whole reward";
     others_of_a_group_of_one: |r| { r.advantage = Some(AdvantageEstimator::LeaveOneOut); r.n_samples_per_prompt = Some(1) } =>

@@ -173,7 +173,13 @@ fn a_co_resident_teacher_is_a_model_with_its_files() {
     let files = ModelSpec { name: "teacher".to_owned(), folder: folder.path().to_owned(), hub: None, stored: None };
     let spec = resolve(Resolve { co_teacher: Some(files.clone()), ..launch(&config) }).unwrap();
     assert_eq!((spec.teacher.as_ref(), spec.reward.as_ref()), (None, None));
-    let distill = DistillSpec { teacher: files, divergence: Divergence::Jsd { beta: 0.25 }, coef: 0.5 };
+    let distill = DistillSpec {
+        teacher: files,
+        divergence: Divergence::Jsd { beta: 0.25 },
+        coef: 0.5,
+        switch: None,
+        selection: None,
+    };
     assert_eq!(spec.distill, Some(distill));
     let stored = serde_json::to_string(&VersionedRunSpec::V1(spec.clone())).unwrap();
     assert_eq!(serde_json::from_str::<VersionedRunSpec>(&stored).unwrap(), VersionedRunSpec::V1(spec));
