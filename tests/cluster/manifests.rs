@@ -24,9 +24,16 @@ fn the_api_server_accepts_every_shipped_manifest() -> Result<()> {
         let outcome = feed(&mut apply, &own).with_context(|| format!("images/manifests/{name}"));
         admin(&["delete", "namespace", &namespace, "--wait=false"])?;
         let accepted = outcome?;
-        for kind in ["namespace", "serviceaccount", "role", "rolebinding", "resourcequota", "limitrange",
-            "networkpolicy", "persistentvolumeclaim"]
-        {
+        for kind in [
+            "namespace",
+            "serviceaccount",
+            "role",
+            "rolebinding",
+            "resourcequota",
+            "limitrange",
+            "networkpolicy",
+            "persistentvolumeclaim",
+        ] {
             ensure!(accepted.lines().any(|line| line.starts_with(kind)), "{name} has no {kind}:\n{accepted}");
         }
     }

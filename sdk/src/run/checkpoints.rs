@@ -4,6 +4,7 @@ use std::ops::Deref;
 use std::path::PathBuf;
 
 use training_gym_core::checkpoint::{self, Kind, Manifest};
+use training_gym_core::health::Summary;
 use training_gym_core::ids::RunId;
 use training_gym_core::record::StepMetrics;
 use training_gym_core::spec::ModelSpec;
@@ -98,6 +99,11 @@ impl TrainResult {
     /// Its checkpoints, by step; at least one.
     pub fn checkpoints(&self) -> &Checkpoints {
         &self.checkpoints
+    }
+
+    /// Whether it was well: its numbers at both ends and, in plain words, what is out of order. Print it.
+    pub fn health(&self) -> Summary {
+        Summary::new(&self.metrics)
     }
 
     /// What it measured, a line a step.
@@ -208,7 +214,12 @@ mod tests {
 
     #[test]
     fn a_model_is_known_again_from_its_spec() {
-        let spec = |name: &str, folder: &str| ModelSpec { name: name.to_owned(), folder: folder.into(), hub: None, stored: None };
+        let spec = |name: &str, folder: &str| ModelSpec {
+            name: name.to_owned(),
+            folder: folder.into(),
+            hub: None,
+            stored: None,
+        };
         assert_eq!(model_of(&spec("tiny", "/models/tiny")), Model::folder("/models/tiny"));
         assert_eq!(model_of(&spec("Qwen/Qwen3-4B", "/hub/snapshots/abc")), Model::hub("Qwen/Qwen3-4B"));
     }

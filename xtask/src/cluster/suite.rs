@@ -27,7 +27,16 @@ pub(crate) fn run(layout: &Layout, arguments: &[String]) -> Result<()> {
 
 fn test(layout: &Layout, arguments: &[String]) -> Result<()> {
     let mut command = cargo();
-    command.args(["test", "--no-fail-fast", "--package", "training-gym-tests", "--features", "cluster", "--test", "cluster"]);
+    command.args([
+        "test",
+        "--no-fail-fast",
+        "--package",
+        "training-gym-tests",
+        "--features",
+        "cluster",
+        "--test",
+        "cluster",
+    ]);
     command.args(arguments);
     // One at a time: some tests stop the API server or drain the node under everyone.
     command.args(["--", "--test-threads=1"]);

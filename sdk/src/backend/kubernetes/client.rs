@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use k8s_openapi::NamespaceResourceScope;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, PropagationPolicy, Preconditions};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config, Resource};
 use serde::Serialize;
@@ -179,8 +179,7 @@ impl Cluster {
         let action = format!("list {}s", K::called());
         let parameters = ListParams::default().labels(selector);
         let parameters = &parameters;
-        let listed =
-            self.call(&action, |client| async move { self.api::<K>(client).list(parameters).await }).await?;
+        let listed = self.call(&action, |client| async move { self.api::<K>(client).list(parameters).await }).await?;
         Ok(listed.items)
     }
 
@@ -189,8 +188,10 @@ impl Cluster {
         let action = format!("create {} `{name}`", K::called());
         let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
         let parameters = &parameters;
-        let made = self
-            .call_within(PATIENCE, &action, |client| async move { self.api::<K>(client).create(parameters, object).await })
+        let made =
+            self.call_within(PATIENCE, &action, |client| async move {
+                self.api::<K>(client).create(parameters, object).await
+            })
             .await;
         match made {
             Ok(made) => Ok(Some(made)),

@@ -272,7 +272,8 @@ pub(super) fn state(owner: &Owner, pods: &[Pod], evidence: Option<&Evidence>, st
     }
     let waiting = explained();
     let begun = pods.iter().any(|pod| container(pod, main).is_some_and(has_begun));
-    let overdue = evidence.zip(owner.allowed_since()).is_some_and(|(evidence, since)| evidence.now - since > start_timeout);
+    let overdue =
+        evidence.zip(owner.allowed_since()).is_some_and(|(evidence, since)| evidence.now - since > start_timeout);
     if overdue && !begun {
         let failure = Some(why::overdue(waiting.map(|found| found.failure()), start_timeout));
         return JobState::Ended(Exit { failure, ..Exit::default() }).into();
@@ -288,7 +289,8 @@ pub(super) fn container<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerSta
 
 /// How its present or last start ended.
 fn exit_code(container: &ContainerStatus) -> Option<i32> {
-    let ended = |state: Option<&k8s_openapi::api::core::v1::ContainerState>| Some(state?.terminated.as_ref()?.exit_code);
+    let ended =
+        |state: Option<&k8s_openapi::api::core::v1::ContainerState>| Some(state?.terminated.as_ref()?.exit_code);
     ended(container.state.as_ref()).or_else(|| ended(container.last_state.as_ref()))
 }
 

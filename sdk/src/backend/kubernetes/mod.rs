@@ -46,9 +46,11 @@ pub use error::ClusterError;
 use self::client::Cluster;
 use self::forward::Forward;
 use super::{
-    Answer, Backend, Error, Job, JobId, LogOptions, Logs, Orphan, Question, Request, Resources, Secret, Share, Submitted,
+    Answer, Backend, Error, Job, JobId, LogOptions, Logs, Orphan, Question, Request, Resources, Secret, Share,
+    Submitted,
 };
 use crate::manifest::{PORT, SECRETS, slug};
+use crate::program::abi::Image;
 
 /// Where models that were put into the store are in a pod.
 const MODELS: &str = "/models";
@@ -220,6 +222,10 @@ impl Backend for KubernetesBackend {
         self.inner.store_url.clone()
     }
 
+    fn image(&self) -> Option<Image> {
+        Some(Image::RELEASED)
+    }
+
     fn fast_bfloat16(&self) -> bool {
         // Nobody knows the node's CPU before the pod is there.
         false
@@ -269,7 +275,8 @@ impl Backend for KubernetesBackend {
     async fn reachable(&self, url: &str) -> Result<String, Error> {
         for job in self.list().await? {
             let Some(inside) = &job.url_for_jobs else { continue };
-            if let Some(path) = url.strip_prefix(inside.as_str()).filter(|path| path.is_empty() || path.starts_with('/'))
+            if let Some(path) =
+                url.strip_prefix(inside.as_str()).filter(|path| path.is_empty() || path.starts_with('/'))
             {
                 return Ok(format!("{}{path}", self.forwarded(&job.id).await?));
             }
