@@ -101,14 +101,12 @@ async fn pods(State(shared): State<Shared>) -> Response {
 async fn owner(State(shared): State<Shared>) -> Response {
     let cluster = shared.lock().unwrap();
     let over = cluster.later.is_empty() && cluster.pods.last().is_some_and(FakePod::over);
-    let conditions = if over && cluster.kind == "jobs" {
-        json!([{"type": "Complete", "status": "True"}])
-    } else {
-        json!([])
-    };
+    let conditions =
+        if over && cluster.kind == "jobs" { json!([{"type": "Complete", "status": "True"}]) } else { json!([]) };
     // A deployment that is over has been removed.
-    if over && cluster.kind == "deployments" && cluster.reads > 60 {
-        let status = json!({"kind": "Status", "code": 404, "status": "Failure", "reason": "NotFound", "message": "gone"});
+    if over && cluster.kind == "deployments" && cluster.reads > 120 {
+        let status =
+            json!({"kind": "Status", "code": 404, "status": "Failure", "reason": "NotFound", "message": "gone"});
         return (StatusCode::NOT_FOUND, axum::Json(status)).into_response();
     }
     let (kind, version, name) = match cluster.kind {
@@ -120,11 +118,7 @@ async fn owner(State(shared): State<Shared>) -> Response {
         .into_response()
 }
 
-async fn log(
-    State(shared): State<Shared>,
-    Path(pod): Path<String>,
-    uri: Uri,
-) -> Response {
+async fn log(State(shared): State<Shared>, Path(pod): Path<String>, uri: Uri) -> Response {
     let query: HashMap<String, String> =
         reqwest::Url::parse(&format!("http://server{uri}")).unwrap().query_pairs().into_owned().collect();
     let mut cluster = shared.lock().unwrap();
@@ -141,7 +135,7 @@ async fn log(
     let time = |line: &String| line.split_once(' ').unwrap().0.parse::<Timestamp>().unwrap();
     let kept = lines.iter().filter(|line| since.is_none_or(|since| time(line) >= since));
     let text: String = kept.map(|line| format!("{line}\n")).collect();
-    if !query.get("follow").is_some_and(|value| value == "true") {
+    if query.get("follow").is_none_or(|value| value != "true") {
         return text.into_response();
     }
     let cut = cluster.cuts[cluster.streams % cluster.cuts.len()];
@@ -180,11 +174,8 @@ async fn followed(cluster: Cluster, options: LogOptions) -> Vec<String> {
     let served = tokio::spawn(async move { axum::serve(listener, router).await });
     let config = kube::Config::new(url.parse().unwrap());
     let namespace = Some("n".to_owned());
-    let options_of_cluster = KubernetesOptions {
-        namespace,
-        store_in_cluster: Some("s3://b".to_owned()),
-        ..KubernetesOptions::default()
-    };
+    let options_of_cluster =
+        KubernetesOptions { namespace, store_in_cluster: Some("s3://b".to_owned()), ..KubernetesOptions::default() };
     let backend = KubernetesBackend::with_config(config, options_of_cluster, Arc::new(MemoryStore::new())).unwrap();
     let logs = backend.logs(&id, options).await.unwrap();
     let lines = tokio::time::timeout(Duration::from_secs(60), logs.lines()).await.expect("an end").unwrap();
@@ -219,7 +210,7 @@ async fn a_container_that_is_started_again_loses_no_line() {
     let after = FakePod { starts: vec![lines(10, 30), lines(50, 20)], written: 0, ..before.clone() };
     let expected: Vec<String> = texts(before.fetch.iter().chain(&after.starts[0]).chain(&after.starts[1]));
     let (pods, later) = (vec![before], vec![after]);
-    let cluster = Cluster { kind: "deployments", pods, later, cuts: vec![40, 400, 90], streams: 0, reads: 0 };
+    let cluster = Cluster { kind: "deployments", pods, later, cuts: vec![400, 90, 1000], streams: 0, reads: 0 };
     assert_eq!(followed(cluster, FOLLOW).await, expected);
 }
 
