@@ -11,7 +11,8 @@ use crate::shell::{cache, cargo, root, run};
 use crate::{arithmetic, libtorch, prerequisites, servers, smollm2, summary};
 
 /// The golden suites: each reads `golden/` of the shared folder and prints how much it checked.
-const GOLDEN_RUNTIME: [&str; 4] = ["golden_models", "golden_families", "golden_slime", "golden_templates"];
+const GOLDEN_RUNTIME: [&str; 5] =
+    ["golden_models", "golden_families", "golden_losses", "golden_slime", "golden_templates"];
 const GOLDEN_SDK: &str = "golden_rewards";
 
 /// A pinned cargo-deny, built once into the cache.

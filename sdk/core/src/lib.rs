@@ -19,6 +19,7 @@
 
 mod chain;
 pub mod checkpoint;
+pub mod health;
 pub mod ids;
 pub mod record;
 pub mod sample;

@@ -12,6 +12,7 @@ mod launch;
 mod metrics;
 mod progress;
 mod runtime_check;
+mod shipped;
 mod spec_file;
 mod status;
 mod teacher_file;
