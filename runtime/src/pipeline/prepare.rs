@@ -97,7 +97,7 @@ pub(super) fn prepare(
     around: &Surroundings,
 ) -> Result<Option<Prepared>, Stop> {
     let Surroundings { store, runtime, stop, .. } = around;
-    let invalid = |error: &dyn std::error::Error| Stop::new(Cause::InvalidInput, error);
+    let invalid = |error: &(dyn std::error::Error + 'static)| Stop::new(Cause::InvalidInput, error);
     settings::use_threads_here(&spec.node);
     let (device, dtype) = settings::device(&spec.node).map_err(|error| invalid(&error))?;
     let mut notes = Vec::new();
