@@ -97,7 +97,7 @@ pub(super) fn prepare(
     around: &Surroundings,
 ) -> Result<Option<Prepared>, Stop> {
     let Surroundings { store, runtime, stop, .. } = around;
-    let invalid = |error: &dyn std::error::Error| Stop::new(Cause::InvalidInput, error);
+    let invalid = |error: &(dyn std::error::Error + 'static)| Stop::new(Cause::InvalidInput, error);
     settings::use_threads_here(&spec.node);
     let (device, dtype) = settings::device(&spec.node).map_err(|error| invalid(&error))?;
     let mut notes = Vec::new();
@@ -333,7 +333,7 @@ async fn teacher(
 /// The teacher that shares the student's device; one of another tokenizer is refused.
 fn co_teacher(spec: &RunSpec, text: &TextPipeline, student: &Model) -> Result<Option<CoTeacher>, Stop> {
     let Some(distill) = &spec.distill else { return Ok(None) };
-    let invalid = |error: &dyn std::error::Error| Stop::new(Cause::InvalidInput, error);
+    let invalid = |error: &(dyn std::error::Error + 'static)| Stop::new(Cause::InvalidInput, error);
     let theirs = Tokenizer::from_folder(&distill.teacher.folder).map_err(|error| invalid(&error))?;
     let ours = text.tokenizer();
     if theirs.vocab_sha256() != ours.vocab_sha256() {

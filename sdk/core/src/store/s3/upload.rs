@@ -353,9 +353,16 @@ impl Upload {
                     .copy_source_if_match(quoted(etag));
                 async move {
                     let answer = request.send().await.map_err(|error| bucket.sort(ask, &error))?;
-                    let result = answer.copy_part_result().and_then(|result| result.e_tag());
-                    let etag = result.ok_or_else(|| untagged(bucket, ask))?;
-                    Ok(CompletedPart::builder().part_number(1).e_tag(etag).build())
+                    let result = answer.copy_part_result.ok_or_else(|| untagged(bucket, ask))?;
+                    let part = CompletedPart::builder()
+                        .part_number(1)
+                        .e_tag(result.e_tag.ok_or_else(|| untagged(bucket, ask))?)
+                        .set_checksum_crc32(result.checksum_crc32)
+                        .set_checksum_crc32_c(result.checksum_crc32_c)
+                        .set_checksum_crc64_nvme(result.checksum_crc64_nvme)
+                        .set_checksum_sha1(result.checksum_sha1)
+                        .set_checksum_sha256(result.checksum_sha256);
+                    Ok(part.build())
                 }
             })
             .await;
