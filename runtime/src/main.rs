@@ -29,8 +29,8 @@ fn play(role: Role) -> u8 {
     match role {
         Role::Train { store, run, reward_sockets } => {
             sandbox::become_unreadable();
-            let workers = reward_sockets
-                .map_or_else(|| Workers::Here(Launcher::new(settings::this_program())), Workers::Sidecar);
+            let workers =
+                reward_sockets.map_or_else(|| Workers::Here(Launcher::new(settings::this_program())), Workers::Sidecar);
             pipeline::run(&store, &run, workers)
         }
         Role::RewardWorker(RewardWorkerOptions { program_folder, sockets, volume }) => {

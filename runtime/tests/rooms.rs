@@ -31,7 +31,22 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("convert", &["model", "settings"]),
     ("inspect", &["convert", "model", "settings", "text"]),
     ("pretrain", &["text", "model", "update", "settings"]),
-    ("pipeline", &["advantage", "batch", "data", "model", "publish", "rollout", "sandbox", "score", "settings", "text", "update"]),
+    (
+        "pipeline",
+        &[
+            "advantage",
+            "batch",
+            "data",
+            "model",
+            "publish",
+            "rollout",
+            "sandbox",
+            "score",
+            "settings",
+            "text",
+            "update",
+        ],
+    ),
     (
         "main",
         &[

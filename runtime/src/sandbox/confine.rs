@@ -68,9 +68,7 @@ fn restrict(plan: &Plan) -> Result<(), Error> {
     std::env::set_current_dir(&plan.volume)
         .map_err(Error::confine(&format!("enter its volume {}", plan.volume.display())))?;
     drop_capabilities().map_err(Error::confine("drop capabilities"))?;
-    rustix::thread::set_no_new_privs(true)
-        .map_err(io::Error::from)
-        .map_err(Error::confine("refuse new privileges"))?;
+    rustix::thread::set_no_new_privs(true).map_err(io::Error::from).map_err(Error::confine("refuse new privileges"))?;
     let kept = files::restrict(plan)?;
     let signals = matches!(kept, Kept::Version { signals: true, .. });
     // The last words before the filter: the worker's log begins with what guards it.
@@ -129,7 +127,10 @@ fn drop_capabilities() -> io::Result<()> {
         }
     }
     let _ = rustix::thread::clear_ambient_capability_set();
-    let none =
-        CapabilitySets { effective: CapabilitySet::empty(), permitted: CapabilitySet::empty(), inheritable: CapabilitySet::empty() };
+    let none = CapabilitySets {
+        effective: CapabilitySet::empty(),
+        permitted: CapabilitySet::empty(),
+        inheritable: CapabilitySet::empty(),
+    };
     rustix::thread::set_capabilities(None, none).map_err(io::Error::from)
 }

@@ -182,7 +182,9 @@ impl Supervisor {
             return Err(format!("`{hash}` is no sha256"));
         }
         let program = self.programs.join(hash);
-        let damaged = |why: String| format!("the program {}: {why}; delete the pod, so that it is fetched anew", program.display());
+        let damaged = |why: String| {
+            format!("the program {}: {why}; delete the pod, so that it is fetched anew", program.display())
+        };
         let meta = std::fs::metadata(&program).map_err(|error| damaged(error.to_string()))?;
         if !meta.is_file() || meta.permissions().mode() & 0o111 == 0 {
             return Err(damaged("it is no executable file".to_owned()));

@@ -32,6 +32,8 @@ pub use logs::{LogOptions, Logs};
 pub use resources::{InvalidResources, Resources};
 pub use secret::Secret;
 
+use crate::doctor::Finding;
+
 /// What can go wrong between us and a backend, in kinds a caller can act on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -153,6 +155,11 @@ impl JobId {
     /// The service of a deployment.
     pub fn serve(app: &AppName) -> Self {
         Self(format!("serve-{app}"))
+    }
+
+    /// An id as a record has it.
+    pub(crate) fn named(name: &str) -> Self {
+        Self(name.to_owned())
     }
 
     /// The id as text: also the name of the job's folder.
@@ -398,6 +405,17 @@ impl Answer {
     }
 }
 
+/// Something of ours that nobody needs any more: see [`Backend::orphans`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Orphan {
+    /// Its kind, such as `secret`.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+    /// Why nobody needs it.
+    pub why: String,
+}
+
 /// A place where jobs run.
 #[async_trait]
 pub trait Backend: Send + Sync + fmt::Debug {
@@ -462,4 +480,28 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`Error::Io`] when the records cannot be read.
     async fn list(&self) -> Result<Vec<Job>, Error>;
+
+    /// What was left behind and nobody needs any more: what `gym gc` removes.
+    ///
+    /// # Errors
+    /// When it cannot be looked for.
+    async fn orphans(&self) -> Result<Vec<Orphan>, Error> {
+        Ok(Vec::new())
+    }
+
+    /// Removes one of [`Backend::orphans`].
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    async fn remove(&self, orphan: &Orphan) -> Result<(), Error> {
+        let _ = orphan;
+        Ok(())
+    }
+
+    /// Whether a job that asks for `resources` would find what it needs: the program, rights, room. It
+    /// starts nothing, and a finding that cannot be made is one that says why.
+    async fn doctor(&self, resources: &Resources) -> Vec<Finding> {
+        let _ = resources;
+        Vec::new()
+    }
 }

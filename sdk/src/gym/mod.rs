@@ -4,6 +4,7 @@
 //! client: two can live in one program.
 
 mod model;
+mod orphans;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use crate::hub::{self, Hub};
 use crate::run::{self, RunInfo, TrainRun};
 
 pub(crate) use model::ModelError;
+pub use orphans::Leftover;
 
 /// The variable that names the state folder.
 const HOME_VARIABLE: &str = "TRAINING_GYM_HOME";
@@ -83,6 +85,14 @@ impl Gym {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let home = set(HOME_VARIABLE).or_else(|| Some(set("HOME")?.join(DEFAULT_HOME)));
         Self::local(home.ok_or(Error::NoHome)?)
+    }
+
+    /// As [`Gym::from_env`], with its state under `home` whatever `TRAINING_GYM_HOME` says.
+    ///
+    /// # Errors
+    /// As [`Gym::from_env`].
+    pub fn from_env_in(home: impl Into<PathBuf>) -> Result<Self, Error> {
+        Self::local(home)
     }
 
     /// The embedded client with its state under `home`.

@@ -28,6 +28,7 @@ mod repo;
 mod snapshot;
 #[cfg(test)]
 pub(crate) mod tests;
+mod who;
 
 use std::fmt;
 use std::sync::Arc;
@@ -38,6 +39,7 @@ pub use listing::{Listing, RemoteFile};
 pub use options::{HubOptions, Patience, Token};
 pub use repo::{Repo, RepoKind};
 pub use snapshot::{Snapshot, local_model};
+pub use who::Who;
 
 /// How far one file has come.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -208,7 +208,12 @@ mod tests {
 
     #[test]
     fn a_model_is_known_again_from_its_spec() {
-        let spec = |name: &str, folder: &str| ModelSpec { name: name.to_owned(), folder: folder.into(), hub: None, stored: None };
+        let spec = |name: &str, folder: &str| ModelSpec {
+            name: name.to_owned(),
+            folder: folder.into(),
+            hub: None,
+            stored: None,
+        };
         assert_eq!(model_of(&spec("tiny", "/models/tiny")), Model::folder("/models/tiny"));
         assert_eq!(model_of(&spec("Qwen/Qwen3-4B", "/hub/snapshots/abc")), Model::hub("Qwen/Qwen3-4B"));
     }

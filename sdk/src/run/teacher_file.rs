@@ -76,8 +76,13 @@ fn key(run_id: &RunId) -> String {
     format!("{}teacher.json", keys::run(run_id))
 }
 
-/// `GET get_model_info` beside the teacher's address, as the trainer asks it.
 async fn said(teacher: &TeacherSpec, token: Option<&Secret>) -> Option<Identity> {
+    let info = info(teacher, token).await?;
+    Some(Identity { model_path: info.model_path, vocab_sha256: info.vocab_sha256 })
+}
+
+/// `GET get_model_info` beside the teacher's address, as the trainer asks it.
+pub(super) async fn info(teacher: &TeacherSpec, token: Option<&Secret>) -> Option<ModelInfo> {
     if teacher.dialect != TeacherDialect::Sglang {
         return None;
     }
@@ -86,8 +91,7 @@ async fn said(teacher: &TeacherSpec, token: Option<&Secret>) -> Option<Identity>
     if let Some(token) = token.cloned().or_else(|| kept(teacher.token.as_ref())) {
         request = request.bearer_auth(token.expose());
     }
-    let info: ModelInfo = request.send().await.ok()?.error_for_status().ok()?.json().await.ok()?;
-    Some(Identity { model_path: info.model_path, vocab_sha256: info.vocab_sha256 })
+    request.send().await.ok()?.error_for_status().ok()?.json().await.ok()
 }
 
 /// A token that is in a file already, as a deployment's is.
