@@ -77,6 +77,8 @@ pub mod error;
 pub mod eval;
 pub mod gym;
 pub mod hub;
+#[cfg(feature = "kubernetes")]
+pub(crate) mod manifest;
 pub mod prelude;
 pub mod program;
 pub mod reward;

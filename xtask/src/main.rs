@@ -5,8 +5,10 @@
 
 mod arithmetic;
 mod bench;
+mod cluster;
 mod commands;
 mod environments;
+mod image;
 mod libtorch;
 mod links;
 mod prerequisites;
@@ -31,6 +33,9 @@ cargo xtask COMMAND
                           --model DIR, --dtype bf16|fp32, --threads N, --rounds N too
   demo-assets             make the demo's problems, tokenizer and models anew (many minutes)
   heavy                   suites that need Python environments of several GB
+  image [--cuda]          build the image of the pods, without a daemon or a registry (Linux, root)
+  cluster COMMAND         a real one-machine Kubernetes for the cluster suite: up, test, down, status,
+                          env (Linux, root, Go; says so and passes elsewhere)
   trees                   assert which crates each side links, and that the documents' links lead somewhere
   deny                    licences, sources and bans, with a pinned cargo-deny
 ";
@@ -50,6 +55,8 @@ fn main() -> ExitCode {
         "bench" => bench::bench(rest),
         "demo-assets" => commands::demo_assets(),
         "heavy" => commands::heavy(),
+        "image" => image::image(rest),
+        "cluster" => cluster::cluster(rest),
         "trees" => trees::check().and_then(|()| links::check()),
         "deny" => commands::deny(),
         "help" | "--help" | "-h" => {

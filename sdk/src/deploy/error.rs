@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use training_gym_core::checkpoint;
 use training_gym_core::ids::InvalidName;
 use training_gym_core::wire::teacher::{ProbeFault, TeacherFault};
+use training_gym_core::{checkpoint, store};
 
 use crate::gym::ModelError;
 use crate::{backend, hub};
@@ -47,6 +47,9 @@ pub enum Error {
     /// The backend failed.
     #[error(transparent)]
     Backend(#[from] backend::Error),
+    /// The model could not be put into the store.
+    #[error(transparent)]
+    Store(#[from] store::Error),
     /// A live deployment has the name and is something else.
     #[error(
         "deployment `{app_name}` is running already with another {field}: {running}, asked for {asked}; {EXISTING_REMEDY}"
@@ -174,7 +177,7 @@ const ADDRESS_REMEDY: &str = "call `wait_until_ready(…)` first";
 
 impl Error {
     /// The part of the message that says what to do, where there is something to do.
-    pub fn hint(&self) -> Option<&'static str> {
+    pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Existing { .. } => Some(EXISTING_REMEDY),
             Self::NoAddress { .. } => Some(ADDRESS_REMEDY),
@@ -200,6 +203,7 @@ impl From<ModelError> for Error {
         match error {
             ModelError::Hub(error) => Self::Model(error),
             ModelError::Backend(error) => Self::Backend(error),
+            ModelError::Store(error) => Self::Store(error),
             ModelError::Refused(said) => Self::Check { said },
         }
     }

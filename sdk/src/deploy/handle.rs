@@ -43,6 +43,7 @@ pub(super) struct Inner {
     pub(super) model: Model,
     pub(super) token: Option<Secret>,
     url: OnceLock<String>,
+    url_for_jobs: OnceLock<String>,
     pub(super) client: reqwest::Client,
 }
 
@@ -90,8 +91,10 @@ impl Deployment {
         let model = model(&job.labels, &spec);
         let probed = promises_logprobs(&job.labels);
         let url = job.url.map(OnceLock::from).unwrap_or_default();
+        let url_for_jobs = job.url_for_jobs.map(OnceLock::from).unwrap_or_default();
         let backend = backend.clone();
-        Ok(Self { inner: Arc::new(Inner { backend, id, spec: *spec, model, token, url, client }), probed })
+        let inner = Inner { backend, id, spec: *spec, model, token, url, url_for_jobs, client };
+        Ok(Self { inner: Arc::new(inner), probed })
     }
 
     /// Its name.
@@ -118,12 +121,14 @@ impl Deployment {
         url.ok_or_else(|| Error::NoAddress { app_name: self.app_name().to_string() })
     }
 
-    /// The URL of SGLang's `/generate`.
+    /// The URL of SGLang's `/generate`, as jobs reach it: on a cluster the address within it.
     ///
     /// # Errors
     /// [`Error::NoAddress`], as [`Deployment::url`].
     pub fn generate_url(&self) -> Result<String, Error> {
-        Ok(format!("{}/generate", self.url()?))
+        let url = self.inner.url_for_jobs.get();
+        let url = url.ok_or_else(|| Error::NoAddress { app_name: self.app_name().to_string() })?;
+        Ok(format!("{url}/generate"))
     }
 
     /// The bearer token that requests need; `None` where it serves without authentication.
@@ -148,6 +153,9 @@ impl Deployment {
         let job = self.inner.backend.job(&self.inner.id).await?;
         if let Some(url) = &job.url {
             self.inner.url.get_or_init(|| url.clone());
+        }
+        if let Some(url) = &job.url_for_jobs {
+            self.inner.url_for_jobs.get_or_init(|| url.clone());
         }
         Ok(job)
     }
@@ -174,7 +182,7 @@ impl Deployment {
     /// Stops it, with every process it has; one that is stopped already is no error.
     ///
     /// # Errors
-    /// When its record is gone, or a process does not end even when killed.
+    /// When a local one's record is gone, or a process does not end even when killed.
     pub async fn stop(&self) -> Result<(), Error> {
         Ok(self.inner.backend.cancel(&self.inner.id, STOP_GRACE).await?)
     }

@@ -7,7 +7,7 @@ use std::pin::Pin;
 
 use training_gym_core::checkpoint;
 use training_gym_core::ids::{AppName, InvalidName};
-use training_gym_core::spec::{ModelSpec, ServeSpec};
+use training_gym_core::spec::ServeSpec;
 
 use super::handle::{Deployment, TOKEN, labels};
 use super::{CustomDeployment, Endpoint, EngineArguments, Error, ServedModel};
@@ -95,7 +95,7 @@ impl<D> Launch<D> {
         let app_name = self.app_name.unwrap_or_else(|| Ok(self.served.default_app_name()))?;
         let gym = self.gym.map_or_else(Gym::from_env, Ok)?;
         let (name, model) = (self.served.name(), self.served.model());
-        let model = match self.served.checkpoint() {
+        let placed = match self.served.checkpoint() {
             Some(checkpoint) => {
                 let folder = local_model(&checkpoint.path).map_err(Error::Model)?;
                 // What was published is served, not what was left of it.
@@ -103,7 +103,7 @@ impl<D> Launch<D> {
                     checkpoint::check_folder(&manifest, &folder).await?;
                 }
                 gym.computes(model, &folder.join("config.json")).await?;
-                ModelSpec { name, folder, hub: None, stored: None }
+                gym.place_checkpoint(name, folder, checkpoint).await?
             }
             None => gym.model(model, name, None).await?,
         };
@@ -112,21 +112,26 @@ impl<D> Launch<D> {
         // Held until the job is submitted.
         let share = backend.share(&id).await?;
         let token = (self.authentication == Authentication::Bearer).then(Secret::generate);
+        if let Some(note) = backend.not_applied(&self.resources) {
+            tracing::info!("{note}");
+        }
+        let (host, port) = backend.listen_on();
         let spec = ServeSpec {
             app_name: app_name.clone(),
-            node: self.resources.node(&share, &model.folder)?,
-            model,
-            host: backend.service_host().to_owned(),
-            port: 0,
+            node: self.resources.node(&share, &placed.folder, backend.fast_bfloat16())?,
+            model: placed.spec,
+            host: host.to_owned(),
+            port,
             token: token.as_ref().map(|_| backend.secret_ref(&id, TOKEN)),
             engine,
         };
+        let secrets: BTreeMap<_, _> = token.map(|token| (TOKEN.to_owned(), token)).into_iter().collect();
         let request = Request {
             labels: labels(self.served.model(), promise),
-            secrets: token.map(|token| (TOKEN.to_owned(), token)).into_iter().collect(),
-            environment: BTreeMap::new(),
+            secrets,
+            resources: self.resources.placement(),
             if_existing: self.if_existing,
-            workload: Workload::Serve { spec: Box::new(spec) },
+            ..Request::new(Workload::Serve { spec: Box::new(spec) })
         };
         backend.submit(request).await.map_err(|error| match error {
             backend::Error::Different { field, running, asked, .. } => Error::Existing {

@@ -20,9 +20,11 @@
 //! # }
 //! ```
 //!
-//! A reply that could not be had is *failed*: neither right nor wrong, left out of every mean and
-//! counted; too many of them are an error.
+//! A reply that could not be had is *failed*, one that the scorer could not decide on is *ungradable*:
+//! neither right nor wrong, left out of every mean and counted; too many failed ones are an error.
+//! [`Benchmark`], [`Instruction`] and [`Grader`] name what the papers report.
 
+mod benchmark;
 mod progress;
 mod report;
 mod run;
@@ -41,6 +43,7 @@ use serde_json::{Map, Value};
 use training_gym_core::sample::Row;
 use training_gym_core::spec::SamplingSpec;
 
+pub use benchmark::{Benchmark, Grader, Instruction};
 pub use report::{Outcome, Report, RowResult};
 pub use statistics::Estimate;
 pub use target::{ChatError, ChatTarget};
@@ -122,28 +125,55 @@ impl<'a> From<&'a Vec<Row>> for Rows<'a> {
     }
 }
 
-type Scoring<'a> = Pin<Box<dyn Future<Output = f64> + Send + 'a>>;
+/// What a scorer may return: a number, or a number or why there is none.
+pub trait Score: Send {
+    /// The number, or the words of a scorer that could not decide.
+    ///
+    /// # Errors
+    /// Where the reply is ungradable.
+    fn into_score(self) -> Result<f64, String>;
+}
+
+impl Score for f64 {
+    fn into_score(self) -> Result<f64, String> {
+        Ok(self)
+    }
+}
+
+impl<E: fmt::Display + Send> Score for Result<f64, E> {
+    fn into_score(self) -> Result<f64, String> {
+        self.map_err(|error| error.to_string())
+    }
+}
+
+type Scoring<'a> = Pin<Box<dyn Future<Output = Result<f64, String>> + Send + 'a>>;
 type Scorer<'a> = Box<dyn Fn(&Row, &ChatReply) -> Scoring<'a> + Send + Sync + 'a>;
 
 /// Evaluates `target` on `rows`: each prompt is sent as a chat (a plain text is one user's message),
 /// each reply goes through `scorer`. A score above 0 counts as right in [`Report::accuracy`] and
-/// [`Report::pass_at`]; NaN and infinities make the reply a failed one.
+/// [`Report::pass_at`]; an `Err` makes the reply *ungradable*, NaN and infinities a failed one.
 ///
 /// The result is a builder that can be awaited.
-pub fn evaluate<'a, S>(target: &'a dyn ChatTarget, rows: impl Into<Rows<'a>>, scorer: S) -> Evaluation<'a>
+pub fn evaluate<'a, S, R>(target: &'a dyn ChatTarget, rows: impl Into<Rows<'a>>, scorer: S) -> Evaluation<'a>
 where
-    S: Fn(&Row, &ChatReply) -> f64 + Send + Sync + 'a,
+    S: Fn(&Row, &ChatReply) -> R + Send + Sync + 'a,
+    R: Score,
 {
-    Evaluation::new(target, rows.into(), Box::new(move |row, reply| Box::pin(ready(scorer(row, reply)))))
+    Evaluation::new(target, rows.into(), Box::new(move |row, reply| Box::pin(ready(scorer(row, reply).into_score()))))
 }
 
 /// As [`evaluate`], with a scorer that takes its time: a model that judges, a sandbox.
 pub fn evaluate_async<'a, S, F>(target: &'a dyn ChatTarget, rows: impl Into<Rows<'a>>, scorer: S) -> Evaluation<'a>
 where
     S: Fn(Row, ChatReply) -> F + Send + Sync + 'a,
-    F: Future<Output = f64> + Send + 'a,
+    F: Future + Send + 'a,
+    F::Output: Score,
 {
-    Evaluation::new(target, rows.into(), Box::new(move |row, reply| Box::pin(scorer(row.clone(), reply.clone()))))
+    let scorer = move |row: &Row, reply: &ChatReply| -> Scoring<'a> {
+        let scored = scorer(row.clone(), reply.clone());
+        Box::pin(async move { scored.await.into_score() })
+    };
+    Evaluation::new(target, rows.into(), Box::new(scorer))
 }
 
 /// An evaluation that has not begun; await it to run it.

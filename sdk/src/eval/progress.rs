@@ -19,6 +19,7 @@ pub(super) struct Progress {
     total: usize,
     done: usize,
     right: usize,
+    ungradable: usize,
     failed: usize,
 }
 
@@ -34,14 +35,16 @@ impl Progress {
             bar
         });
         let lines = show && !terminal;
-        Self { name: name.to_owned(), bar, lines, last_line: Instant::now(), total, done: 0, right: 0, failed: 0 }
+        let name = name.to_owned();
+        Self { name, bar, lines, last_line: Instant::now(), total, done: 0, right: 0, ungradable: 0, failed: 0 }
     }
 
     pub(super) fn step(&mut self, outcome: &Outcome) {
         self.done += 1;
-        match outcome.score() {
-            Some(score) => self.right += usize::from(score > 0.0),
-            None => self.failed += 1,
+        match outcome {
+            Outcome::Scored { score, .. } => self.right += usize::from(*score > 0.0),
+            Outcome::Ungradable { .. } => self.ungradable += 1,
+            Outcome::Failed { .. } => self.failed += 1,
         }
         if let Some(bar) = &self.bar {
             bar.set_message(self.words());
@@ -54,7 +57,7 @@ impl Progress {
     }
 
     fn words(&self) -> String {
-        let scored = self.done - self.failed;
+        let scored = self.done - self.failed - self.ungradable;
         let failed = if self.failed > 0 { format!(", {} failed", self.failed) } else { String::new() };
         if scored == 0 {
             format!("none scored yet{failed}")

@@ -28,6 +28,13 @@ pub enum Outcome {
         /// Tokens it took.
         usage: Usage,
     },
+    /// It came, and the scorer could not decide.
+    Ungradable {
+        /// Why.
+        reason: String,
+        /// What the model said.
+        content: String,
+    },
     /// It never came, or the scorer returned no finite number: neither right nor wrong.
     Failed {
         /// Why.
@@ -40,7 +47,7 @@ impl Outcome {
     pub fn score(&self) -> Option<f64> {
         match self {
             Self::Scored { score, .. } => Some(*score),
-            Self::Failed { .. } => None,
+            Self::Ungradable { .. } | Self::Failed { .. } => None,
         }
     }
 }
@@ -64,7 +71,7 @@ impl RowResult {
 
 /// What an evaluation found. Rows are in the order of the dataset.
 ///
-/// Failed replies are left out of every number; a row with none but failed ones is left out as a
+/// Failed and ungradable replies are left out of every number; a row with no other is left out as a
 /// whole, and each [`Estimate`] says how many rows it is the mean of.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
@@ -123,6 +130,71 @@ impl Report {
         }))
     }
 
+    /// The spread of mean@k's runs: the standard deviation (n − 1) of the `k` means over all rows, one for
+    /// each row's 1st, 2nd, … scored reply. `None` for k = 1. It is what papers write after mean@k; the
+    /// uncertainty of the mean itself is [`Estimate::standard_error`].
+    ///
+    /// # Errors
+    /// [`Error::Setting`] unless 1 ≤ k ≤ samples.
+    pub fn std_at(&self, k: usize) -> Result<Option<f64>, Error> {
+        self.check(k)?;
+        let rows: Vec<Vec<f64>> = self.rows.iter().map(RowResult::scores).filter(|scores| scores.len() >= k).collect();
+        let runs: Vec<f64> =
+            (0..k).filter_map(|run| mean(&rows.iter().map(|row| row[run]).collect::<Vec<_>>())).collect();
+        Ok(mean(&runs).filter(|_| runs.len() > 1).map(|middle| {
+            let squares: f64 = runs.iter().map(|run| (run - middle).powi(2)).sum();
+            (squares / (runs.len() - 1) as f64).sqrt()
+        }))
+    }
+
+    /// maj@k: the share of rows whose most frequent answer among the first `k` scored replies has a score
+    /// above 0 (Wang et al., "Self-Consistency", 2022). `answer` reads a reply's answer, such as
+    /// [`crate::scorers::math::stated_form`]; a reply without one has no vote, a tie goes to the answer
+    /// given first. Rows with fewer than `k` scored replies are left out.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] unless 1 ≤ k ≤ samples.
+    pub fn maj_at(&self, k: usize, answer: impl Fn(&str) -> Option<String>) -> Result<Estimate, Error> {
+        self.check(k)?;
+        Ok(self.estimate(|row| {
+            let replies: Vec<(&str, f64)> = row
+                .samples
+                .iter()
+                .filter_map(|outcome| match outcome {
+                    Outcome::Scored { score, content, .. } => Some((content.as_str(), *score)),
+                    Outcome::Ungradable { .. } | Outcome::Failed { .. } => None,
+                })
+                .collect();
+            let mut votes: Vec<(String, usize, f64)> = Vec::new();
+            for (content, score) in replies.get(..k)? {
+                let Some(said) = answer(content) else { continue };
+                match votes.iter_mut().find(|(other, ..)| *other == said) {
+                    Some((_, count, _)) => *count += 1,
+                    None => votes.push((said, 1, *score)),
+                }
+            }
+            // The first of the most frequent: `max_by_key` would take the last.
+            let most = votes.iter().map(|(_, count, _)| *count).max();
+            let elected = votes.iter().find(|(_, count, _)| Some(*count) == most);
+            Some(elected.map_or(0.0, |(.., score)| f64::from(u8::from(right(score)))))
+        }))
+    }
+
+    /// Tokens of a scored reply, reasoning included: the mean over rows.
+    pub fn completion_tokens(&self) -> Estimate {
+        self.estimate(|row| {
+            let tokens: Vec<f64> = row
+                .samples
+                .iter()
+                .filter_map(|outcome| match outcome {
+                    Outcome::Scored { usage, .. } => Some(usage.completion_tokens as f64),
+                    Outcome::Ungradable { .. } | Outcome::Failed { .. } => None,
+                })
+                .collect();
+            mean(&tokens)
+        })
+    }
+
     fn check(&self, k: usize) -> Result<(), Error> {
         if (1..=self.samples).contains(&k) {
             return Ok(());
@@ -133,7 +205,12 @@ impl Report {
 
     /// Replies that failed.
     pub fn failed(&self) -> usize {
-        self.outcomes().filter(|outcome| outcome.score().is_none()).count()
+        self.outcomes().filter(|outcome| matches!(outcome, Outcome::Failed { .. })).count()
+    }
+
+    /// Replies that the scorer could not decide on.
+    pub fn ungradable(&self) -> usize {
+        self.outcomes().filter(|outcome| matches!(outcome, Outcome::Ungradable { .. })).count()
     }
 
     /// The share of scored replies that reached the length limit.
@@ -144,7 +221,7 @@ impl Report {
                 Outcome::Scored { finish_reason, .. } => {
                     Some(f64::from(u8::from(*finish_reason == FinishReason::Length)))
                 }
-                Outcome::Failed { .. } => None,
+                Outcome::Ungradable { .. } | Outcome::Failed { .. } => None,
             })
             .collect();
         mean(&ends).unwrap_or(0.0)
@@ -168,6 +245,8 @@ impl Report {
             "target": self.target,
             "samples": self.samples,
             "failed": self.failed(),
+            "ungradable": self.ungradable(),
+            "completion_tokens": self.completion_tokens(),
             "truncated": self.truncated(),
             "mean": self.mean(),
             "accuracy": self.accuracy(),
@@ -204,6 +283,9 @@ impl fmt::Display for Report {
         write!(out, " right, mean score {mean} ({} rows, {} each", mean.rows, self.samples)?;
         if self.truncated() > 0.0 {
             write!(out, ", {:.0}% truncated", self.truncated() * 100.0)?;
+        }
+        if self.ungradable() > 0 {
+            write!(out, ", {} ungradable", self.ungradable())?;
         }
         match self.failed() {
             0 => write!(out, ")"),

@@ -73,7 +73,10 @@ impl Evaluation<'_> {
             Ok(reply) => reply,
             Err(error) => return Outcome::Failed { error },
         };
-        let score = (self.scorer)(row, &reply).await;
+        let score = match (self.scorer)(row, &reply).await {
+            Ok(score) => score,
+            Err(reason) => return Outcome::Ungradable { reason, content: reply.content },
+        };
         if !score.is_finite() {
             return Outcome::Failed { error: format!("the scorer returned {score}") };
         }

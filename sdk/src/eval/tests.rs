@@ -170,6 +170,66 @@ async fn several_samples_give_pass_and_mean_at_k() {
 }
 
 #[tokio::test]
+async fn a_majority_is_elected_by_answers_and_the_spread_is_that_of_runs() {
+    let rows = rows(&[("q", "5"), ("r", "7")]);
+    let said = Mutex::new(["Answer: 5", "Answer: 4", "Answer: 5.", "Answer: 3", "Answer: 7", "no"].into_iter());
+    struct Says<'a>(&'a Mutex<std::array::IntoIter<&'static str, 6>>);
+    #[async_trait]
+    impl ChatTarget for Says<'_> {
+        fn name(&self) -> String {
+            "says".to_owned()
+        }
+        async fn reply(&self, _: &[Message], _: &ChatOptions) -> Result<ChatReply, ChatError> {
+            let content = self.0.lock().unwrap().next().unwrap().to_owned();
+            let usage = Usage { prompt_tokens: 1, completion_tokens: 10 };
+            Ok(ChatReply { content, reasoning_content: None, finish_reason: FinishReason::Stop, usage })
+        }
+    }
+    let target = Says(&said);
+    // Replies alternate between the rows: q gets 5, 5., 7 and r gets 4, 3, no.
+    let grade = |row: &Row, reply: &ChatReply| Grader::Math.score(&reply.content, &row.label);
+    let report = evaluate(&target, &rows, grade).samples(3).max_concurrency(1).quiet().await.unwrap();
+    let majority = report.maj_at(3, crate::scorers::math::stated_form).unwrap();
+    assert_eq!((majority.value, majority.rows), (0.5, 2), "q elects 5, with and without its full stop");
+    // Run means 1/2, 1/2, 0.
+    let spread = report.std_at(3).unwrap().unwrap();
+    assert!((spread - (1.0_f64 / 12.0).sqrt()).abs() < 1e-12, "{spread}");
+    assert_eq!(report.std_at(1).unwrap(), None);
+    assert_eq!(report.completion_tokens().value, 10.0);
+}
+
+#[tokio::test]
+async fn what_cannot_be_decided_is_counted_apart() {
+    let rows = rows(&[("Answer: 5", "5"), (r"\boxed{9^{9^{9^9}}}", "5")]);
+    let grade = |row: &Row, reply: &ChatReply| Grader::Math.score(&reply.content, &row.label);
+    let report = evaluate(&Echo::default(), &rows, grade).max_failed_fraction(0.0).quiet().await.unwrap();
+    assert_eq!((report.accuracy().value, report.accuracy().rows), (1.0, 1));
+    assert_eq!((report.ungradable(), report.failed()), (1, 0));
+    assert!(report.to_string().contains("1 ungradable"), "{report}");
+    assert_eq!(report.to_json()["rows"][1]["samples"][0]["reason"], "a number too large to compute");
+}
+
+#[test]
+fn questions_are_framed_and_names_are_read() {
+    let [row] = rows(&[("What is 1 + 1?", "2")]).try_into().unwrap();
+    for (name, ends) in [("boxed", r"\boxed{}."), ("dapo", "after \"Answer:\"."), ("none", "1 + 1?")] {
+        let instruction: Instruction = name.parse().unwrap();
+        assert_eq!(instruction.to_string(), name);
+        let Prompt::Messages(messages) = instruction.apply(row.clone()).prompt else { panic!("it was messages") };
+        let text = messages[0].content.as_str().unwrap();
+        assert!(text.contains("What is 1 + 1?") && text.ends_with(ends), "{text}");
+    }
+    let error = "mcq".parse::<Grader>().unwrap_err().to_string();
+    assert!(error.contains("`grader` = mcq: is one of math, math_reward, math_dapo, tutorial"), "{error}");
+    let worked = Row { label: "So 3.\n#### 18".to_owned(), ..row };
+    assert_eq!(Benchmark::Gsm8k.label(worked.clone()).label, "18");
+    assert_eq!(Benchmark::Math500.label(worked.clone()).label, worked.label);
+    for name in ["math500", "aime2024", "aime2025", "gsm8k"] {
+        name.parse::<Benchmark>().unwrap().dataset().unwrap();
+    }
+}
+
+#[tokio::test]
 async fn impossible_settings_are_refused_before_anything_is_asked() {
     let rows = rows(&[("a", "a")]);
     let echo = Echo::default();

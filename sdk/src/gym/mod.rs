@@ -5,6 +5,7 @@
 
 mod model;
 mod orphans;
+mod staging;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,6 +13,10 @@ use std::sync::Arc;
 use training_gym_core::ids::{AppName, RunId};
 use training_gym_core::store::{self, FileStore, Store};
 
+#[cfg(feature = "kubernetes")]
+use crate::backend::Secret;
+#[cfg(feature = "kubernetes")]
+use crate::backend::kubernetes::{ClusterError, KubernetesBackend, KubernetesOptions};
 use crate::backend::{Backend, LocalBackend};
 use crate::deploy::{self, Deployment, DeploymentInfo};
 use crate::hub::{self, Hub};
@@ -19,9 +24,17 @@ use crate::run::{self, RunInfo, TrainRun};
 
 pub(crate) use model::ModelError;
 pub use orphans::Leftover;
+#[cfg(feature = "kubernetes")]
+pub(crate) use staging::stage;
 
 /// The variable that names the state folder.
 const HOME_VARIABLE: &str = "TRAINING_GYM_HOME";
+/// The variable that names the backend.
+const BACKEND_VARIABLE: &str = "TRAINING_GYM_BACKEND";
+/// The variable that names the store.
+const STORE_VARIABLE: &str = "TRAINING_GYM_STORE";
+const BACKEND_REMEDY: &str = "set `TRAINING_GYM_BACKEND` to `local` or `kubernetes`, or leave it unset for `local`";
+const STORE_REMEDY: &str = "set `TRAINING_GYM_STORE` to an `s3://bucket/prefix` that you and the cluster's pods reach";
 /// The state folder under the person's home.
 const DEFAULT_HOME: &str = ".local/share/training-gym";
 const HOME_REMEDY: &str =
@@ -43,6 +56,19 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+    /// No backend has this name.
+    #[error("`{BACKEND_VARIABLE}` = `{given}`: there is no such backend; {BACKEND_REMEDY}")]
+    NoBackend {
+        /// As given.
+        given: String,
+    },
+    /// A cluster needs a store that its pods reach.
+    #[error("no store is named, and pods do not see this machine's folders; {STORE_REMEDY}")]
+    NoStore,
+    /// The cluster's options cannot be used.
+    #[cfg(feature = "kubernetes")]
+    #[error(transparent)]
+    Cluster(#[from] crate::backend::kubernetes::ClusterError),
     /// The settings of the hub cannot be used.
     #[error(transparent)]
     Hub(#[from] hub::Error),
@@ -53,8 +79,12 @@ pub enum Error {
 
 impl Error {
     /// The part of the message that says what to do, where there is something to do.
-    pub fn hint(&self) -> Option<&'static str> {
+    pub fn hint(&self) -> Option<&str> {
         match self {
+            Self::NoBackend { .. } => Some(BACKEND_REMEDY),
+            Self::NoStore => Some(STORE_REMEDY),
+            #[cfg(feature = "kubernetes")]
+            Self::Cluster(error) => error.hint(),
             Self::NoHome | Self::Home { .. } => Some(HOME_REMEDY),
             Self::Hub(_) | Self::Store(_) => None,
         }
@@ -76,15 +106,16 @@ struct Inner {
 }
 
 impl Gym {
-    /// The embedded client: processes of this machine, with state under `TRAINING_GYM_HOME`
-    /// (default `~/.local/share/training-gym`) and the hub that the environment names.
+    /// The client that the environment describes. By default the embedded one: processes of this
+    /// machine, with state under `TRAINING_GYM_HOME` (default `~/.local/share/training-gym`) and the
+    /// hub that its variables name. `TRAINING_GYM_STORE` names another store;
+    /// `TRAINING_GYM_BACKEND=kubernetes` a cluster, with the variables that `docs/guides/kubernetes.md`
+    /// lists.
     ///
     /// # Errors
-    /// When no folder can be state, or the hub's variables cannot be used.
+    /// When no folder can be state, or a variable cannot be used.
     pub fn from_env() -> Result<Self, Error> {
-        let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let home = set(HOME_VARIABLE).or_else(|| Some(set("HOME")?.join(DEFAULT_HOME)));
-        Self::local(home.ok_or(Error::NoHome)?)
+        Self::from_env_in(home()?)
     }
 
     /// As [`Gym::from_env`], with its state under `home` whatever `TRAINING_GYM_HOME` says.
@@ -92,7 +123,42 @@ impl Gym {
     /// # Errors
     /// As [`Gym::from_env`].
     pub fn from_env_in(home: impl Into<PathBuf>) -> Result<Self, Error> {
-        Self::local(home)
+        let set = |name: &str| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
+        let store = set(STORE_VARIABLE);
+        match set(BACKEND_VARIABLE).as_deref() {
+            None | Some("local") => {
+                let gym = Self::local(home)?;
+                match store {
+                    Some(url) => Ok(gym.with_store(store::open(&url)?)),
+                    None => Ok(gym),
+                }
+            }
+            #[cfg(feature = "kubernetes")]
+            Some("kubernetes") => {
+                let options = KubernetesOptions::from_env().map_err(ClusterError::from)?;
+                Self::of_cluster(Self::local(home)?, &store.ok_or(Error::NoStore)?, options)
+            }
+            Some(other) => Err(Error::NoBackend { given: other.to_owned() }),
+        }
+    }
+
+    /// A client of the cluster that kubeconfig names, with the store at `store`, which pods reach as
+    /// well. Copies of what is in the store are kept under `TRAINING_GYM_HOME`.
+    ///
+    /// # Errors
+    /// When an option or the store's URL cannot be used. The cluster is first asked when it is needed.
+    #[cfg(feature = "kubernetes")]
+    pub fn kubernetes(store: &str, options: KubernetesOptions) -> Result<Self, Error> {
+        Self::of_cluster(Self::local(home()?)?, store, options)
+    }
+
+    /// The same with the state folder of `gym`.
+    #[cfg(feature = "kubernetes")]
+    fn of_cluster(gym: Self, store: &str, options: KubernetesOptions) -> Result<Self, Error> {
+        let store = store::open(store)?;
+        let token = gym.hub().options().token.as_ref().map(|token| Secret::new(token.reveal()));
+        let backend = KubernetesBackend::new(options, Arc::clone(&store))?.with_hub_token(token);
+        Ok(gym.with_backend(Arc::new(backend)).with_store(store))
     }
 
     /// The embedded client with its state under `home`.
@@ -203,6 +269,12 @@ impl Gym {
         let run_id: RunId = run_id.parse()?;
         TrainRun::find(self, &run_id).await
     }
+}
+
+/// The state folder that the environment names.
+fn home() -> Result<PathBuf, Error> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    set(HOME_VARIABLE).or_else(|| Some(set("HOME")?.join(DEFAULT_HOME))).ok_or(Error::NoHome)
 }
 
 #[cfg(test)]

@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use training_gym_core::spec::{HubRef, ModelSpec};
+use training_gym_core::store;
 
 use super::Gym;
-use crate::backend;
+use super::staging::PlacedModel;
+use crate::backend::{self, Question};
 use crate::config::model::{URL_BOUND, URL_REMEDY};
 use crate::config::{Model, ModelSource};
 use crate::hub::{self, Repo, local_model};
@@ -16,8 +18,10 @@ use crate::hub::{self, Repo, local_model};
 pub(crate) enum ModelError {
     /// Its files could not be had.
     Hub(hub::Error),
-    /// The runtime could not be asked.
+    /// The runtime could not be asked, or a file of it not be read.
     Backend(backend::Error),
+    /// It could not be put into the store.
+    Store(store::Error),
     /// The runtime does not compute it, in its words.
     Refused(String),
 }
@@ -25,6 +29,12 @@ pub(crate) enum ModelError {
 impl From<hub::Error> for ModelError {
     fn from(error: hub::Error) -> Self {
         Self::Hub(error)
+    }
+}
+
+impl From<store::Error> for ModelError {
+    fn from(error: store::Error) -> Self {
+        Self::Store(error)
     }
 }
 
@@ -42,7 +52,7 @@ struct Computed {
 }
 
 impl Gym {
-    /// The model on this machine, under `name`: fetched from the hub where it is not here, at the
+    /// The model, under `name`, where jobs find it: fetched from the hub where it is not here, at the
     /// commit `before` has if that is of the same repository and revision.
     ///
     /// The runtime sees `config.json` first, so that a family it does not compute costs no download.
@@ -51,7 +61,7 @@ impl Gym {
         model: Model,
         name: String,
         before: Option<&HubRef>,
-    ) -> Result<ModelSpec, ModelError> {
+    ) -> Result<PlacedModel, ModelError> {
         if let Some(url) = model.foreign_url() {
             return Err(ModelError::Refused(format!("`{url}`: {URL_BOUND}; {URL_REMEDY}")));
         }
@@ -72,15 +82,13 @@ impl Gym {
                 (snapshot.folder, Some(HubRef { repo, revision, commit: snapshot.commit }))
             }
         };
-        // A job has another working folder.
-        Ok(ModelSpec { name, folder: std::path::absolute(&folder).unwrap_or(folder), hub, stored: None })
+        self.place(ModelSpec { name, folder, hub, stored: None }).await
     }
 
     /// Asks `gym-runtime check` whether it computes the model of this `config.json`.
     pub(crate) async fn computes(&self, model: Model, config: &Path) -> Result<(), ModelError> {
         let config: PathBuf = std::path::absolute(config).unwrap_or_else(|_| config.to_owned());
-        let arguments = ["check".into(), "--config".into(), config.into_os_string()];
-        let answer = self.backend().ask(arguments.into()).await?.json::<Computed>()?;
+        let answer = self.backend().ask(Question::Computes { config }).await?.json::<Computed>()?;
         answer.map(drop).map_err(|said| ModelError::Refused(format!("`{model}`: {said}")))
     }
 }
@@ -134,11 +142,11 @@ mod tests {
         fn name(&self) -> String {
             "elsewhere".to_owned()
         }
-        fn service_host(&self) -> &str {
-            "127.0.0.1"
+        fn listen_on(&self) -> (&str, u16) {
+            ("127.0.0.1", 0)
         }
-        async fn ask(&self, arguments: Vec<std::ffi::OsString>) -> Result<backend::Answer, backend::Error> {
-            assert_eq!(arguments[0], "check");
+        async fn ask(&self, question: backend::Question) -> Result<backend::Answer, backend::Error> {
+            assert!(matches!(question, backend::Question::Computes { .. }));
             Ok(backend::Answer::Refused("asked elsewhere".to_owned()))
         }
         async fn share(&self, id: &backend::JobId) -> Result<backend::Share, backend::Error> {

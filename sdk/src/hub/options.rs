@@ -20,7 +20,8 @@ impl Token {
         (!text.is_empty()).then(|| Self(text.to_owned()))
     }
 
-    pub(super) fn reveal(&self) -> &str {
+    /// The token itself: for a header, or for a cluster's Secret.
+    pub fn reveal(&self) -> &str {
         &self.0
     }
 }

@@ -79,7 +79,7 @@ impl TrainLaunch {
         let (gym, spec) = (&prepared.gym, &prepared.spec);
         let mut notes = prepared.notes.clone();
         spec_file::compare(gym, spec).await?;
-        notes.extend(runtime_check::check(gym, spec).await?);
+        notes.extend(runtime_check::check(gym, spec, &prepared.model_folder).await?);
         let found = teacher_file::ask(gym, spec, prepared.teacher_token()).await?;
         if let (Some(teacher), None) = (&spec.teacher, found)
             && teacher.dialect == TeacherDialect::Sglang

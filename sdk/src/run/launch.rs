@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::future::{Future, IntoFuture};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::Duration;
 
 use training_gym_core::ids::{AppName, InvalidName, RunId};
-use training_gym_core::spec::{RowsRef, RunSpec, SecretRef};
+use training_gym_core::spec::{ModelSpec, NodeSpec, RowsRef, RunSpec, SecretRef};
 
 use super::{Error, TrainRun, runtime_check, spec_file, status, teacher_file};
 use crate::backend::{self, IfExisting, JobId, Request, Resources, Secret, Workload};
-use crate::config::{self, Facts, Resolve, Teacher, TrainConfig};
+use crate::config::{self, Facts, Recipe, Resolve, Teacher, TrainConfig};
 use crate::dataset::{HuggingFaceDataset, Materialised, refuse_shared_rows};
 use crate::deploy::{self, CustomDeployment, Deployment};
 use crate::gym::Gym;
@@ -44,6 +45,9 @@ enum SharedRows {
 pub(super) struct Prepared {
     pub(super) gym: Gym,
     pub(super) spec: RunSpec,
+    /// Where the model's files are on this machine.
+    pub(super) model_folder: PathBuf,
+    resources: Resources,
     /// Whether the launch names the number of threads.
     threads_asked: bool,
     pub(super) secrets: BTreeMap<String, Secret>,
@@ -112,13 +116,13 @@ impl TrainLaunch {
     async fn start(self) -> Result<TrainRun, Error> {
         let prepared = self.prepare().await?;
         let teacher_token = prepared.teacher_token().cloned();
-        let Prepared { gym, mut spec, threads_asked, secrets, mut notes } = prepared;
+        let Prepared { gym, mut spec, model_folder, resources, threads_asked, secrets, mut notes } = prepared;
         let run = TrainRun::new(&gym, spec.clone());
         if run.needs_no_start().await? {
             let spec = spec_file::settle(&gym, spec).await?;
             return Ok(TrainRun::new(&gym, spec).with_notes(notes));
         }
-        notes.extend(runtime_check::check(&gym, &spec).await?);
+        notes.extend(runtime_check::check(&gym, &spec, &model_folder).await?);
         let teacher = teacher_file::ask(&gym, &spec, teacher_token.as_ref()).await?;
         // Held until the job is submitted.
         let share = gym.backend().share(&JobId::train(&spec.run_id)).await?;
@@ -142,10 +146,12 @@ impl TrainLaunch {
                 environment: run.spec().environment.clone(),
                 secrets,
                 labels: BTreeMap::from([(status::ATTEMPTS_BEFORE.to_owned(), attempts.to_string())]),
+                resources,
+                reward_worker: run.spec().reward.is_some(),
                 if_existing: IfExisting::Adopt,
                 ..Request::new(Workload::Train {
                     run_id: run.training_run_id().clone(),
-                    store: gym.store().url(),
+                    store: gym.backend().store_for_jobs(&gym.store().url()),
                     threads: run.spec().node.threads,
                 })
             };
@@ -167,12 +173,12 @@ impl TrainLaunch {
         let mut secrets = BTreeMap::new();
         if let Some(opd) = &mut config.recipe.opd {
             address(&gym, &mut opd.teacher).await?;
-            secrets = take_token(&gym, &JobId::train(&run_id), &mut opd.teacher)?;
+            secrets = take_token(&gym, &JobId::train(&run_id), &mut opd.teacher).await?;
         }
         // A run that is continued takes the commits it took before, whatever a branch is by now.
         let before = spec_file::read(&gym, &run_id).await?;
         let pin = before.as_ref().and_then(|spec| spec.model.hub.as_ref());
-        let model = gym.model(config.model, config.model.name().to_owned(), pin).await?;
+        let placed = gym.model(config.model, config.model.name().to_owned(), pin).await?;
         let pin = before.as_ref().and_then(|spec| spec.data.train.hub.as_ref());
         let train = materialise(&gym, config.dataset.clone().pinned(pin), "training").await?;
         let mut notes = train.notes.clone();
@@ -194,25 +200,40 @@ impl TrainLaunch {
         };
         // The recipe goes before the launch, and both before what a run that is continued had.
         let before = before.map(|spec| spec.node);
-        let threads_asked = resources.threads.is_some();
-        let resources = Resources {
-            device: config
-                .recipe
-                .device
-                .clone()
-                .or(resources.device)
-                .or(before.as_ref().map(|node| node.device.clone())),
-            dtype: config.recipe.dtype.or(resources.dtype).or(before.as_ref().map(|node| node.dtype)),
-            threads: resources.threads.or(before.as_ref().map(|node| node.threads)),
-        };
+        let threads_asked = resources.threads.is_some() || resources.cpu.is_some();
+        notes.extend(gym.backend().not_applied(&resources));
+        let resources = settled(&config.recipe, resources, before.as_ref());
         let share = gym.backend().share(&JobId::train(&run_id)).await?;
-        let node = resources.node(&share, &model.folder)?;
+        let node = resources.node(&share, &placed.folder, gym.backend().fast_bfloat16())?;
         drop(share);
         let train: RowsRef = train.rows;
         notes.extend(config.explain().notes);
-        let spec = config::resolve(Resolve { config: &config, run_id, model, train, eval, program, node })?;
-        Ok(Prepared { gym, spec, threads_asked, secrets, notes })
+        // What is settled by the model's files is settled by those here.
+        let model = ModelSpec { folder: placed.folder.clone(), ..placed.spec.clone() };
+        let mut spec = config::resolve(Resolve { config: &config, run_id, model, train, eval, program, node })?;
+        spec.model = placed.spec;
+        let resources = resources.placement();
+        Ok(Prepared { gym, spec, model_folder: placed.folder, resources, threads_asked, secrets, notes })
     }
+}
+
+/// What a run computes with: the recipe's word goes before the launch's, and both before what the run
+/// had, where it is continued.
+fn settled(recipe: &Recipe, asked: Resources, before: Option<&NodeSpec>) -> Resources {
+    let device = recipe.device.clone().or(asked.device.clone());
+    let named = device.is_some() || asked.gpus.is_some() || asked.gpu_type.is_some();
+    let mut settled = Resources {
+        device: if named { device } else { before.map(|node| node.device.clone()) },
+        dtype: recipe.dtype.or(asked.dtype).or(before.map(|node| node.dtype)),
+        threads: asked.threads.or(before.filter(|_| asked.cpu.is_none()).map(|node| node.threads)),
+        ..asked
+    };
+    if settled.device() != "cpu" {
+        // One device an engine replica.
+        let replicas = recipe.rollout_num_gpus.and_then(|replicas| u32::try_from(replicas).ok());
+        settled.gpus = settled.gpus.or(replicas);
+    }
+    settled
 }
 
 impl IntoFuture for TrainLaunch {
@@ -246,13 +267,22 @@ async fn address(gym: &Gym, teacher: &mut Teacher) -> Result<(), Error> {
     Ok(())
 }
 
-/// A token in a variable of this program becomes a secret of the job.
-fn take_token(gym: &Gym, id: &JobId, teacher: &mut Teacher) -> Result<BTreeMap<String, Secret>, Error> {
-    let Some(SecretRef::Env(variable)) = &teacher.token else { return Ok(BTreeMap::new()) };
-    let token = env::var(variable).ok().filter(|token| !token.trim().is_empty());
-    let token = token.ok_or_else(|| Error::NoToken { variable: variable.clone() })?;
+/// A token in a variable of this program, or one that lies with another job of a backend where jobs
+/// do not see each other's files, becomes a secret of the job.
+async fn take_token(gym: &Gym, id: &JobId, teacher: &mut Teacher) -> Result<BTreeMap<String, Secret>, Error> {
+    let token = match &teacher.token {
+        None => return Ok(BTreeMap::new()),
+        Some(SecretRef::Env(variable)) => {
+            let token = env::var(variable).ok().filter(|token| !token.trim().is_empty());
+            Secret::new(token.ok_or_else(|| Error::NoToken { variable: variable.clone() })?.trim())
+        }
+        Some(place) => match gym.backend().carried_secret(place).await? {
+            Some(token) => token,
+            None => return Ok(BTreeMap::new()),
+        },
+    };
     teacher.token = Some(gym.backend().secret_ref(id, TEACHER_TOKEN));
-    Ok(BTreeMap::from([(TEACHER_TOKEN.to_owned(), Secret::new(token.trim()))]))
+    Ok(BTreeMap::from([(TEACHER_TOKEN.to_owned(), token)]))
 }
 
 /// A job that was never submitted is not an error here.

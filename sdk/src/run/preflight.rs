@@ -52,7 +52,7 @@ impl TrainLaunch {
         report.push(self.program());
         let student = gym.model(self.config.model, self.config.model.name().to_owned(), None).await;
         report.push(match student.map_err(Error::from) {
-            Ok(model) => Finding::ok("student", of_model(&model)),
+            Ok(placed) => Finding::ok("student", of_model(&placed.spec)),
             Err(error) => {
                 let remedy = "choose a family of `docs/models.md`, and see that its files can be had";
                 Finding::failed("student", chain(&error), error.hint().unwrap_or(remedy))
@@ -192,7 +192,7 @@ async fn teacher(gym: &Gym, prepared: &Prepared, student: Option<&Student>) -> V
     if let Err(error) = teacher_file::ask(gym, spec, prepared.teacher_token()).await {
         return vec![Finding::failed("teacher", chain(&error), error.hint().unwrap_or_default())];
     }
-    let Some(info) = teacher_file::info(teacher, prepared.teacher_token()).await else {
+    let Ok(Some(info)) = teacher_file::info(gym, teacher, prepared.teacher_token()).await else {
         let remedy = "see that it runs, that the URL ends in `/generate`, and that the token is right";
         return vec![Finding::failed("teacher", format!("{url} does not say what it serves"), remedy)];
     };

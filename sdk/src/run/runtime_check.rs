@@ -1,6 +1,6 @@
 //! What needs a tokenizer or a chat template is asked of `gym-runtime check`.
 
-use std::ffi::OsString;
+use std::path::Path;
 
 use serde::Deserialize;
 use training_gym_core::spec::{RowsRef, RunSpec};
@@ -8,7 +8,7 @@ use training_gym_core::spec::{RowsRef, RunSpec};
 use super::Error;
 use super::launch::Prepared;
 use super::preflight::Student;
-use crate::backend;
+use crate::backend::{self, Question, RowsQuestion};
 use crate::doctor::Finding;
 use crate::gym::Gym;
 
@@ -33,7 +33,8 @@ struct Report {
 /// The same as findings, and what the runtime says of the student's tokens.
 pub(super) async fn findings(gym: &Gym, prepared: &Prepared) -> Result<(Vec<Finding>, Student), Error> {
     let spec = &prepared.spec;
-    let report = ask(gym, spec, (&spec.data.train, "training")).await?;
+    let at = (spec, prepared.model_folder.as_path());
+    let report = ask(gym, at, (&spec.data.train, "training")).await?;
     let mut findings = vec![lengths("prompts", &report, spec.data.max_prompt_len as u64)];
     findings.extend(report.note.as_ref().map(|note| {
         Finding::warning(
@@ -43,7 +44,7 @@ pub(super) async fn findings(gym: &Gym, prepared: &Prepared) -> Result<(Vec<Find
         )
     }));
     if let Some(eval) = &spec.eval {
-        let report = ask(gym, spec, (&eval.rows, "evaluation")).await?;
+        let report = ask(gym, at, (&eval.rows, "evaluation")).await?;
         findings.push(lengths("evaluation prompts", &report, spec.data.max_prompt_len as u64));
     }
     Ok((findings, report.student))
@@ -67,20 +68,24 @@ fn lengths(check: &str, report: &Report, limit: u64) -> Finding {
     }
 }
 
-/// Runs `gym-runtime check` on the model and the rows the run will read: notes, or its words.
-pub(super) async fn check(gym: &Gym, spec: &RunSpec) -> Result<Vec<String>, Error> {
-    let mut notes = check_rows(gym, spec, (&spec.data.train, "training")).await?;
+/// Runs `gym-runtime check` on the model, whose files are in `folder` here, and the rows the run will
+/// read: notes, or its words.
+pub(super) async fn check(gym: &Gym, spec: &RunSpec, folder: &Path) -> Result<Vec<String>, Error> {
+    let mut notes = check_rows(gym, (spec, folder), (&spec.data.train, "training")).await?;
     if let Some(eval) = &spec.eval {
         // What it says of the model it has said already.
-        let more = check_rows(gym, spec, (&eval.rows, "evaluation")).await?;
+        let more = check_rows(gym, (spec, folder), (&eval.rows, "evaluation")).await?;
         notes.extend(more.into_iter().filter(|note| !notes.contains(note)).collect::<Vec<_>>());
     }
     Ok(notes)
 }
 
-async fn check_rows(gym: &Gym, spec: &RunSpec, rows: (&RowsRef, &str)) -> Result<Vec<String>, Error> {
-    let report = ask(gym, spec, rows).await?;
-    let kind = rows.1;
+async fn check_rows(
+    gym: &Gym,
+    (spec, folder): (&RunSpec, &Path),
+    (rows_ref, kind): (&RowsRef, &str),
+) -> Result<Vec<String>, Error> {
+    let report = ask(gym, (spec, folder), (rows_ref, kind)).await?;
     let mut notes: Vec<String> = report.note.map(|note| format!("the model: {note}")).into_iter().collect();
     notes.push(format!("the longest of {} {kind} prompts has {} tokens", report.rows, report.longest_prompt));
     if report.too_long > 0 {
@@ -92,20 +97,24 @@ async fn check_rows(gym: &Gym, spec: &RunSpec, rows: (&RowsRef, &str)) -> Result
     Ok(notes)
 }
 
-async fn ask(gym: &Gym, spec: &RunSpec, (rows_ref, kind): (&RowsRef, &str)) -> Result<Report, Error> {
+async fn ask(
+    gym: &Gym,
+    (spec, folder): (&RunSpec, &Path),
+    (rows_ref, kind): (&RowsRef, &str),
+) -> Result<Report, Error> {
     let rows = tempfile::NamedTempFile::new().map_err(|source| backend::Error::Io {
         action: "create",
         path: std::env::temp_dir(),
         source,
     })?;
     gym.store().get_file(&rows_ref.key, rows.path()).await?;
-    let kwargs = serde_json::Value::from(spec.data.chat_template_kwargs.clone()).to_string();
-    let mut arguments: Vec<OsString> = vec!["check".into(), "--model".into(), spec.model.folder.clone().into()];
-    arguments.extend(["--rows".into(), rows.path().into(), "--chat-template-kwargs".into(), kwargs.into()]);
-    arguments.extend(["--max-prompt-len".into(), spec.data.max_prompt_len.to_string().into()]);
-    if !spec.data.apply_chat_template {
-        arguments.push("--raw".into());
-    }
-    let report = gym.backend().ask(arguments).await?.json::<Report>()?;
+    let question = Question::Rows(RowsQuestion {
+        model: folder.to_owned(),
+        rows: rows.path().to_owned(),
+        raw: !spec.data.apply_chat_template,
+        chat_template_kwargs: spec.data.chat_template_kwargs.clone(),
+        max_prompt_len: spec.data.max_prompt_len,
+    });
+    let report = gym.backend().ask(question).await?.json::<Report>()?;
     report.map_err(|said| Error::Check { said: format!("{kind} rows: {said}") })
 }

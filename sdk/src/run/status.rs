@@ -49,9 +49,12 @@ impl TrainRun {
         if let Some(status) = current(stored.clone(), &job)
             && (job.state.is_live() || status.state.is_terminal())
         {
-            return Ok(status);
+            return Ok(if is_last(&status, &job) { status } else { retried(status) });
         }
-        let JobState::Ended(exit) = &job.state else { return Ok(self.pending(stored)) };
+        let JobState::Ended(exit) = &job.state else {
+            let notes = job.waiting.into_iter().map(|why| format!("waiting to start: {why}")).collect();
+            return Ok(RunStatus { notes, ..self.pending(stored) });
+        };
         // Its last word may have come between the two looks.
         let stored = read(self.gym(), self.training_run_id()).await?;
         match current(stored.clone(), &job) {
@@ -69,7 +72,7 @@ impl TrainRun {
             return Ok(true);
         }
         let Some(job) = job.filter(|job| job.state.is_live()) else { return Ok(false) };
-        Ok(!current(stored, &job).is_some_and(|status| status.state.is_terminal()))
+        Ok(!current(stored, &job).is_some_and(|status| status.state.is_terminal() && is_last(&status, &job)))
     }
 
     /// The attempt that wrote the stored status; 0 where there is none.
@@ -129,6 +132,9 @@ impl TrainRun {
         if exit.cancelled {
             return Ok(RunStatus { state: RunState::Cancelled, failure: None, ..status });
         }
+        if let Some(failure) = &exit.failure {
+            return Ok(RunStatus { state: RunState::Failed, failure: Some(failure.clone()), ..status });
+        }
         let options = LogOptions { tail: Some(LAST_LINES), follow: false };
         let lines = self.gym().backend().logs(&self.job_id(), options).await?.lines().await?;
         let lines: String = lines.iter().map(|line| format!("\n  | {line}")).collect();
@@ -143,6 +149,21 @@ impl TrainRun {
         };
         Ok(RunStatus { state: RunState::Failed, failure: Some(failure), ..status })
     }
+}
+
+/// Whether what an attempt says of its end is the run's: not while the backend is about to start
+/// another.
+fn is_last(status: &RunStatus, job: &Job) -> bool {
+    let ended = status.state.is_terminal() && status.state != RunState::Succeeded;
+    !(ended && job.restarts && job.state.is_live())
+}
+
+/// An attempt ended, and the next has not begun.
+fn retried(status: RunStatus) -> RunStatus {
+    let why = status.failure.as_ref().map_or("it was told to stop", |failure| &failure.sentence);
+    let note = format!("attempt {} ended ({why}); the next goes on from the last published state", status.attempt);
+    let notes = status.notes.iter().cloned().chain([note]).collect();
+    RunStatus { state: RunState::Starting, failure: None, notes, ..status }
 }
 
 /// The status, unless an earlier attempt wrote it.

@@ -32,7 +32,7 @@ pub(super) struct Identity {
 /// and never did. That it answers at all is for the trainer's own probe to find.
 pub(super) async fn ask(gym: &Gym, spec: &RunSpec, token: Option<&Secret>) -> Result<Option<Identity>, Error> {
     let Some(teacher) = &spec.teacher else { return Ok(None) };
-    let found = said(teacher, token).await;
+    let found = said(gym, teacher, token).await?;
     let Some(recorded) = read(gym, &spec.run_id).await? else { return Ok(found) };
     if found.as_ref() == Some(&recorded) {
         return Ok(found);
@@ -76,17 +76,22 @@ fn key(run_id: &RunId) -> String {
     format!("{}teacher.json", keys::run(run_id))
 }
 
-async fn said(teacher: &TeacherSpec, token: Option<&Secret>) -> Option<Identity> {
-    let info = info(teacher, token).await?;
-    Some(Identity { model_path: info.model_path, vocab_sha256: info.vocab_sha256 })
+async fn said(gym: &Gym, teacher: &TeacherSpec, token: Option<&Secret>) -> Result<Option<Identity>, Error> {
+    let info = info(gym, teacher, token).await?;
+    Ok(info.map(|info| Identity { model_path: info.model_path, vocab_sha256: info.vocab_sha256 }))
 }
 
 /// `GET get_model_info` beside the teacher's address, as the trainer asks it.
-pub(super) async fn info(teacher: &TeacherSpec, token: Option<&Secret>) -> Option<ModelInfo> {
+pub(super) async fn info(gym: &Gym, teacher: &TeacherSpec, token: Option<&Secret>) -> Result<Option<ModelInfo>, Error> {
+    let url = gym.backend().reachable(&teacher.url).await?;
+    Ok(info_at(&url, teacher, token).await)
+}
+
+async fn info_at(url: &str, teacher: &TeacherSpec, token: Option<&Secret>) -> Option<ModelInfo> {
     if teacher.dialect != TeacherDialect::Sglang {
         return None;
     }
-    let url = reqwest::Url::parse(&teacher.url).ok()?.join("get_model_info").ok()?;
+    let url = reqwest::Url::parse(url).ok()?.join("get_model_info").ok()?;
     let mut request = reqwest::Client::builder().timeout(TIMEOUT).build().ok()?.get(url);
     if let Some(token) = token.cloned().or_else(|| kept(teacher.token.as_ref())) {
         request = request.bearer_auth(token.expose());

@@ -1,16 +1,11 @@
 //! Watching a run to its end.
 
-use std::time::Duration;
-
 use training_gym_core::record::{Cause, Failure, RunState};
 
 use super::metrics::Metrics;
 use super::progress::Progress;
 use super::{Error, TrainResult, TrainRun};
 use crate::program::interrupt;
-
-/// How often the store is asked for news.
-const PAUSE: Duration = Duration::from_millis(200);
 
 impl TrainRun {
     /// Waits for the run to end, showing its progress on standard error: bars on a terminal, a line
@@ -51,7 +46,9 @@ impl TrainRun {
                     return Err(Error::Failed { run_id, failure });
                 }
                 RunState::Cancelled => return Err(Error::Cancelled { run_id, step: status.step }),
-                RunState::Pending | RunState::Starting | RunState::Running => tokio::time::sleep(PAUSE).await,
+                RunState::Pending | RunState::Starting | RunState::Running => {
+                    tokio::time::sleep(self.gym().backend().poll_interval()).await;
+                }
             }
         }
     }

@@ -327,7 +327,7 @@ impl Root {
     }
 }
 
-fn temporary_in(folder: &Path) -> io::Result<NamedTempFile> {
+pub(super) fn temporary_in(folder: &Path) -> io::Result<NamedTempFile> {
     // As any file the process makes: 0666 less the umask, not the 0600 of a private temporary.
     tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o666)).tempfile_in(folder)
 }

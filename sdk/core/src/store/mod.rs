@@ -5,8 +5,11 @@
 //! a store with folders refuses the second. [`open`] makes a store from its URL.
 
 pub mod conformance;
+mod fault;
 mod file;
 mod memory;
+#[cfg(feature = "s3")]
+mod s3;
 mod url;
 
 use std::fmt;
@@ -16,8 +19,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 
+pub use fault::{Fault, FaultKind};
 pub use file::FileStore;
 pub use memory::MemoryStore;
+#[cfg(feature = "s3")]
+pub use s3::{S3Limits, S3Store};
 
 /// What can go wrong with a store, in kinds a caller can act on.
 #[derive(Debug, thiserror::Error)]
@@ -78,6 +84,18 @@ pub enum Error {
         /// Why.
         #[source]
         source: std::io::Error,
+    },
+    /// A store on the network refused or failed.
+    #[error("cannot {action} `{key}` in {store}: {fault}")]
+    Remote {
+        /// `read`, `write`, `list`, …
+        action: &'static str,
+        /// The key.
+        key: String,
+        /// The store's URL.
+        store: String,
+        /// In which way, in words, and what to do.
+        fault: Box<Fault>,
     },
 }
 
@@ -155,23 +173,38 @@ pub trait Store: Send + Sync + fmt::Debug {
     }
 }
 
-/// Opens the store at `url`: `file:///absolute/folder` (made where missing), or `memory://`, which
-/// is a new and empty store each time.
+/// What [`open`] takes.
+const SCHEMES: &str = "supported are `file:///absolute/path`, `s3://bucket/prefix` and `memory://`";
+
+/// Opens the store at `url`: `file:///absolute/folder` (made where missing);
+/// `s3://bucket/prefix?endpoint=http://host:port&region=us-east-1&path_style=true&checksums=when_required`
+/// (every setting optional, see `S3Store`; nothing is sent before the store is used); or `memory://`,
+/// which is a new and empty store each time.
 ///
 /// # Errors
-/// [`Error::Invalid`] for another scheme or a path that is not absolute; [`Error::Folder`] when
-/// the folder cannot be made or written.
+/// [`Error::Invalid`] for another scheme, a path that is not absolute, a setting that is not known,
+/// or a URL that holds a credential; [`Error::Folder`] when the folder cannot be made or written.
 pub fn open(url: &str) -> Result<Arc<dyn Store>, Error> {
-    let invalid = |rule: &str| Error::Invalid { what: "store URL", given: url.to_owned(), rule: rule.to_owned() };
     match url.split_once("://") {
         Some(("file", _)) => {
-            let path = local_folder(url)
-                .ok_or_else(|| invalid("a folder is written `file:///absolute/path`, special characters as %XX"))?;
+            let rule = "a folder is written `file:///absolute/path`, special characters as %XX";
+            let path = local_folder(url).ok_or_else(|| unopened(url, rule))?;
             Ok(Arc::new(FileStore::open(path)?))
         }
         Some(("memory", "")) => Ok(Arc::new(MemoryStore::new())),
-        _ => Err(invalid("supported are `file:///absolute/path` and `memory://`")),
+        #[cfg(feature = "s3")]
+        Some(("s3", _)) => Ok(Arc::new(S3Store::open(url)?)),
+        #[cfg(not(feature = "s3"))]
+        Some(("s3", _)) => {
+            Err(unopened(url, "this program was built without S3; build it with the cargo feature `s3`"))
+        }
+        _ => Err(unopened(url, SCHEMES)),
     }
+}
+
+/// Refuses a URL without repeating what in it could be a secret.
+fn unopened(url: &str, rule: impl Into<String>) -> Error {
+    Error::Invalid { what: "store URL", given: url::shown(url), rule: rule.into() }
 }
 
 /// The folder that a `file:///absolute/path` URL names; `None` where it is no such URL.
@@ -235,10 +268,19 @@ mod tests {
         let url = format!("file://{}/s", folder.path().display());
         assert_eq!(open(&url).unwrap().url(), url);
         assert_eq!(open("memory://").unwrap().url(), "memory://");
-        for bad in ["s3://bucket/x", "/tmp/x", "file://relative", "memory://named", ""] {
+        for bad in ["s4://bucket/x", "/tmp/x", "file://relative", "memory://named", ""] {
             let error = open(bad).unwrap_err();
             assert!(matches!(error, Error::Invalid { .. }), "{bad}: {error}");
             assert!(error.to_string().contains("file:///absolute/path"), "{error}");
         }
+        let error = open("https://user:hidden@host/path?token=hidden").unwrap_err().to_string();
+        assert!(!error.contains("hidden") && error.contains("`https://host/path?…`"), "{error}");
+    }
+
+    #[cfg(not(feature = "s3"))]
+    #[test]
+    fn without_the_feature_s3_is_refused_by_name() {
+        let error = open("s3://bucket/x").unwrap_err().to_string();
+        assert!(error.contains("cargo feature `s3`"), "{error}");
     }
 }

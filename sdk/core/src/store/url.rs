@@ -1,4 +1,4 @@
-//! A folder as a `file://` URL and back (RFC 8089, RFC 3986 percent-encoding).
+//! A folder as a `file://` URL and back (RFC 8089), and percent-encoding (RFC 3986).
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -6,15 +6,42 @@ use std::path::{Path, PathBuf};
 
 /// `file:///path`, with every byte outside RFC 3986's unreserved set and `/` as `%XX`.
 pub(super) fn of_file(path: &Path) -> String {
-    let mut url = "file://".to_owned();
-    for &byte in path.as_os_str().as_bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
-            url.push(char::from(byte));
+    format!("file://{}", encode(path.as_os_str().as_bytes(), b"/"))
+}
+
+/// Every byte outside RFC 3986's unreserved set and `kept` as `%XX`.
+pub(super) fn encode(bytes: &[u8], kept: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for &byte in bytes {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || kept.contains(&byte) {
+            text.push(char::from(byte));
         } else {
-            url.push_str(&format!("%{byte:02X}"));
+            text.push_str(&format!("%{byte:02X}"));
         }
     }
-    url
+    text
+}
+
+/// The bytes that `%XX` stand for; `None` where a `%` is followed by something else.
+pub(super) fn decode(text: &str) -> Option<Vec<u8>> {
+    let (mut bytes, mut decoded) = (text.bytes(), Vec::with_capacity(text.len()));
+    while let Some(byte) = bytes.next() {
+        decoded.push(if byte == b'%' { hexadecimal(bytes.next()?)? << 4 | hexadecimal(bytes.next()?)? } else { byte });
+    }
+    Some(decoded)
+}
+
+/// A URL as it may be shown: without what could be a secret (user information and the query).
+pub(super) fn shown(url: &str) -> String {
+    let (before, query) = url.split_once(['?', '#']).map_or((url, ""), |(before, _)| (before, "?…"));
+    let place = before.split_once("://").map_or_else(
+        || before.to_owned(),
+        |(scheme, rest)| {
+            let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+            format!("{scheme}://{}{path}", authority.rsplit('@').next().unwrap_or_default())
+        },
+    );
+    format!("{place}{query}")
 }
 
 /// The path of what follows `file://`, or `None` unless it is absolute and well encoded.
@@ -23,10 +50,7 @@ pub(super) fn to_file(rest: &str) -> Option<PathBuf> {
     if !rest.starts_with('/') {
         return None;
     }
-    let (mut bytes, mut path) = (rest.bytes(), Vec::with_capacity(rest.len()));
-    while let Some(byte) = bytes.next() {
-        path.push(if byte == b'%' { hexadecimal(bytes.next()?)? << 4 | hexadecimal(bytes.next()?)? } else { byte });
-    }
+    let path = decode(rest)?;
     (!path.contains(&0)).then(|| PathBuf::from(OsString::from_vec(path)))
 }
 
@@ -49,6 +73,18 @@ mod tests {
         assert_eq!(to_file("localhost/a").unwrap(), Path::new("/a"));
         for bad in ["", "relative", "host/a", "/a%2", "/a%zz", "/a%00"] {
             assert_eq!(to_file(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_could_be_a_secret_is_not_shown() {
+        for (url, text) in [
+            ("s3://key:secret@bucket/a?token=x", "s3://bucket/a?…"),
+            ("s3://bucket/a@b", "s3://bucket/a@b"),
+            ("/tmp/x", "/tmp/x"),
+            ("", ""),
+        ] {
+            assert_eq!(shown(url), text);
         }
     }
 }

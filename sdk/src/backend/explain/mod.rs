@@ -34,6 +34,8 @@ pub use evidence::Evidence;
 pub use text::redact;
 
 use evidence::{Case, Role, message, reason};
+pub(crate) use schedule::allocatable;
+pub(crate) use text::quantity;
 use text::{duration, quote};
 
 /// Whether something can still become of it.

@@ -29,7 +29,6 @@ mod record;
 mod start;
 mod tail;
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -41,7 +40,8 @@ use training_gym_core::spec::SecretRef;
 
 use self::record::Folder;
 use super::{
-    Answer, Backend, Error, Job, JobId, LogOptions, Logs, Orphan, Request, Resources, Secret, Share, Submitted,
+    Answer, Backend, Error, Job, JobId, LogOptions, Logs, Orphan, Question, Request, Resources, Secret, Share,
+    Submitted,
 };
 use crate::doctor::{Finding, machine};
 
@@ -110,9 +110,7 @@ impl LocalBackend {
     /// [`Error::NoRuntime`], naming every place looked at; [`Error::NotRuntime`] and [`Error::Start`]
     /// where what is there is another program.
     pub fn runtime(&self) -> Result<PathBuf, Error> {
-        let program = program::find(self.inner.runtime.as_deref())?;
-        handshake::greet(&program)?;
-        Ok(program)
+        runtime_here(self.inner.runtime.as_deref())
     }
 
     /// Where the job's files are.
@@ -181,25 +179,13 @@ impl Backend for LocalBackend {
         format!("the local backend at `{}`", self.inner.home.display())
     }
 
-    fn service_host(&self) -> &str {
-        "127.0.0.1"
+    fn listen_on(&self) -> (&str, u16) {
+        ("127.0.0.1", 0)
     }
 
-    async fn ask(&self, arguments: Vec<OsString>) -> Result<Answer, Error> {
+    async fn ask(&self, question: Question) -> Result<Answer, Error> {
         let program = self.blocking(Self::runtime).await?;
-        let output = tokio::process::Command::new(&program)
-            .args(&arguments)
-            .stdin(Stdio::null())
-            .kill_on_drop(true)
-            .output()
-            .await
-            .map_err(|source| Error::Start { program: program.clone(), source })?;
-        if output.status.success() {
-            return Ok(Answer::Printed { program, stdout: output.stdout });
-        }
-        let said = String::from_utf8_lossy(&output.stderr).trim().trim_start_matches("error: ").to_owned();
-        let silent = || format!("`{}` ended with {} and said nothing", program.display(), output.status);
-        Ok(Answer::Refused(if said.is_empty() { silent() } else { said }))
+        ask(program, &question).await
     }
 
     async fn share(&self, id: &JobId) -> Result<Share, Error> {
@@ -274,4 +260,28 @@ impl Backend for LocalBackend {
         }
         findings
     }
+}
+
+/// The `gym-runtime` of this machine: `chosen`, or the one that is found.
+pub(super) fn runtime_here(chosen: Option<&Path>) -> Result<PathBuf, Error> {
+    let program = program::find(chosen)?;
+    handshake::greet(&program)?;
+    Ok(program)
+}
+
+/// Lets `program` answer a question.
+pub(super) async fn ask(program: PathBuf, question: &Question) -> Result<Answer, Error> {
+    let output = tokio::process::Command::new(&program)
+        .args(question.arguments(Path::to_owned))
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output()
+        .await
+        .map_err(|source| Error::Start { program: program.clone(), source })?;
+    if output.status.success() {
+        return Ok(Answer::Printed { program, stdout: output.stdout });
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().trim_start_matches("error: ").to_owned();
+    let silent = || format!("`{}` ended with {} and said nothing", program.display(), output.status);
+    Ok(Answer::Refused(if said.is_empty() { silent() } else { said }))
 }

@@ -47,7 +47,7 @@ impl LocalBackend {
         if !listed.contains(&orphan.name) {
             return Ok(());
         }
-        let _lock = self.lock(&JobId::named(&orphan.name))?;
+        let _lock = self.lock(&JobId::read(&orphan.name))?;
         let live = Folder::new(self.jobs().join(&orphan.name)).job()?.is_some_and(|job| job.state.is_live());
         if live {
             return Ok(());

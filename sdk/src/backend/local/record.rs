@@ -155,6 +155,7 @@ impl Folder {
             code: exit.code,
             signal: exit.signal,
             cancelled,
+            failure: None,
         }))
     }
 
@@ -167,7 +168,7 @@ impl Folder {
             return Ok(if answers { JobState::Running } else { JobState::Starting });
         }
         // It may have written how it ended, and gone, between the two looks.
-        let vanished = Exit { code: None, signal: None, cancelled: self.file("cancelled").exists() };
+        let vanished = Exit { cancelled: self.file("cancelled").exists(), ..Exit::default() };
         Ok(JobState::Ended(self.exit()?.unwrap_or(vanished)))
     }
 
@@ -181,7 +182,8 @@ impl Folder {
             }
             _ => None,
         };
-        Ok(Some(Job { id: workload.job_id(), workload, state, url, labels, submitted_at }))
+        let (id, url_for_jobs) = (workload.job_id(), url.clone());
+        Ok(Some(Job { id, workload, state, url, url_for_jobs, restarts: false, waiting: None, labels, submitted_at }))
     }
 
     /// Where the log's last `count` lines begin, in bytes.

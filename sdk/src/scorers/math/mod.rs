@@ -108,6 +108,14 @@ pub fn grade(response: &str, label: &str) -> Grade {
     Grade { verdict, answer: answer.map(str::to_owned) }
 }
 
+/// The answer a response states, without dress: what a majority is counted by. Two ways to write one value
+/// that only arithmetic can tell to be the same are two answers.
+pub fn stated_form(response: &str) -> Option<String> {
+    let plain = clean::clean(extract::stated(response)?);
+    let plain = clean::ungrouped(&plain).unwrap_or(plain);
+    Some(plain.split_whitespace().collect())
+}
+
 /// Whether an answer has the label's value.
 pub fn equivalent(answer: &str, label: &str) -> Verdict {
     if answer.trim() == label.trim() {

@@ -1,0 +1,7 @@
+//! The cluster suite: the product on a real API server, scheduler, kubelet and S3 server.
+//!
+//! `cargo xtask cluster test` starts those, says where they are in the environment, and runs this.
+
+mod kubectl;
+mod manifests;
+mod node;
