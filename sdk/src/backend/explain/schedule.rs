@@ -27,7 +27,7 @@ pub(super) fn explain(case: &Case) -> Option<Explanation> {
         );
     }
     let Some(said) = said.or_else(|| scaler.filter(|event| reason(event) != "TriggeredScaleUp").map(message)) else {
-        return condition.map(|_| {
+        return condition.map(|_| ()).or(failed.map(|_| ())).map(|()| {
             let sentence = "no node takes the pod, and the scheduler does not say why".to_owned();
             Explanation::new(Cause::Unschedulable, sentence, look(case)).retryable(true).waiting()
         });
@@ -176,7 +176,7 @@ fn too_much(case: &Case, failed: &Failed) -> Option<(String, f64, f64)> {
 
 /// A taint or a cordon that says the node is in trouble, which passes.
 fn is_trouble(failed: &Failed) -> bool {
-    const TROUBLE: [&str; 8] = [
+    const TROUBLE: [&str; 9] = [
         "not-ready",
         "unreachable",
         "memory-pressure",
@@ -184,6 +184,7 @@ fn is_trouble(failed: &Failed) -> bool {
         "pid-pressure",
         "network-unavailable",
         "uninitialized",
+        "ToBeDeleted",
         "node.kubernetes.io/unschedulable",
     ];
     matches!(&failed.test, Test::Taint(Some(taint)) if TROUBLE.iter().any(|word| taint.contains(word)))
