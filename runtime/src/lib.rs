@@ -22,6 +22,7 @@
 //! | [`text`] | tokenizer, chat template, stops |
 //! | [`model`] | families, layers, key-value cache, weights |
 //! | [`serve`] | OpenAI's and SGLang's HTTP on the same engine |
+//! | [`fetch`] | a job's model and program, brought to its machine |
 //! | [`check`] | what a launch asks before it computes |
 //! | [`convert`] | other tools' checkpoints to Hugging Face folders |
 //! | [`inspect`] | what a model's folder holds, and whether it is sound |
@@ -39,6 +40,7 @@ pub mod batch;
 pub mod check;
 pub mod convert;
 pub mod data;
+pub mod fetch;
 pub mod inspect;
 pub mod memory;
 pub mod model;

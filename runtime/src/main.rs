@@ -8,7 +8,7 @@ use training_gym_runtime::pipeline::Workers;
 use training_gym_runtime::sandbox::{Launcher, Supervisor};
 use training_gym_runtime::settings::{Cli, RewardWorkerOptions, Role};
 use training_gym_runtime::{
-    check, convert, inspect, memory, pipeline, pretrain, sandbox, serve, settings, supervise, telemetry,
+    check, convert, fetch, inspect, memory, pipeline, pretrain, sandbox, serve, settings, supervise, telemetry,
 };
 
 fn main() {
@@ -20,7 +20,11 @@ fn main() {
 
 fn play(role: Role) -> u8 {
     match &role {
-        Role::Supervise { folder } => return report(supervise::run(folder)),
+        Role::Supervise { folder } => {
+            // Its variables are those of who launched.
+            sandbox::become_unreadable();
+            return report(supervise::run(folder));
+        }
         Role::Confine { plan } => return report(confine(plan)),
         _ => {}
     }
@@ -33,6 +37,7 @@ fn play(role: Role) -> u8 {
                 reward_sockets.map_or_else(|| Workers::Here(Launcher::new(settings::this_program())), Workers::Sidecar);
             pipeline::run(&store, &run, workers)
         }
+        Role::Fetch(options) => fetch::run(&options),
         Role::RewardWorker(RewardWorkerOptions { program_folder, sockets, volume }) => {
             let supervisor = Supervisor {
                 launcher: Launcher::new(settings::this_program()),

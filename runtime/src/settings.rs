@@ -32,6 +32,8 @@ pub enum Role {
         #[arg(long, value_name = "FOLDER")]
         reward_sockets: Option<PathBuf>,
     },
+    /// Bring a job's model and program to this machine, before it starts
+    Fetch(FetchOptions),
     /// Start reward workers, confined, for a trainer in another container
     RewardWorker(RewardWorkerOptions),
     /// Confine this process and become a reward worker (for gym-runtime itself)
@@ -81,6 +83,23 @@ pub enum Role {
         /// The job's folder
         folder: PathBuf,
     },
+}
+
+/// What a job needs, and where it goes.
+#[derive(Clone, Debug, Args)]
+pub struct FetchOptions {
+    /// The store's URL, such as file:///srv/gym
+    #[arg(long)]
+    pub store: String,
+    /// The run whose model and program are fetched
+    #[arg(long, required_unless_present = "spec")]
+    pub run: Option<RunId>,
+    /// The deployment's spec (JSON) whose model is fetched
+    #[arg(long, conflicts_with = "run")]
+    pub spec: Option<PathBuf>,
+    /// Folder for the program, under its sha256; needed for a run with a reward function
+    #[arg(long)]
+    pub program_folder: Option<PathBuf>,
 }
 
 /// Where a supervisor of reward workers finds what it needs.
@@ -341,6 +360,17 @@ mod tests {
         for bad in ["gpu", "cuda", "cuda:x", "cuda:99"] {
             assert!(device(&node(bad)).unwrap_err().to_string().starts_with(&format!("node.device = `{bad}`")));
         }
+    }
+
+    #[test]
+    fn a_fetch_is_for_a_run_or_a_deployment() {
+        let parse =
+            |arguments: &str| Cli::try_parse_from(["gym-runtime", "fetch"].into_iter().chain(arguments.split(' ')));
+        assert!(parse("--store file:///s --run run-1 --program-folder /program").is_ok());
+        assert!(parse("--store file:///s --spec /spec.json").is_ok());
+        assert!(parse("--store file:///s").is_err());
+        assert!(parse("--store file:///s --run run-1 --spec /spec.json").is_err());
+        <Cli as clap::CommandFactory>::command().debug_assert();
     }
 
     #[test]

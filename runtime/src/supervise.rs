@@ -3,7 +3,8 @@
 //!
 //! `JOB_DIR/job.json` says what to start; `JOB_DIR/child.json` then has the child's pid,
 //! `JOB_DIR/log` its output, and `JOB_DIR/exit.json` how it ended. The child's temporary files lie in
-//! `JOB_DIR/scratch`, which is removed before that, however it ended.
+//! `JOB_DIR/scratch`, which is removed before that, however it ended. So are processes that it left
+//! behind: those of a reward function, say, when it was killed.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -11,11 +12,16 @@ use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, WaitOptions};
 use serde::{Deserialize, Serialize};
 
 use crate::settings::SCRATCH;
+
+/// How long what the job left behind may take to end.
+const ORPHANS: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -48,6 +54,7 @@ pub fn run(folder: &Path) -> Result<u8> {
     // Detached from the launcher's terminal and session; a group stop must not take us before we
     // have written how the child ended.
     let outcome = detach().and_then(|()| start_and_wait(folder));
+    end_orphans();
     // A child that was killed left it, and with it perhaps a whole checkpoint.
     sweep(folder);
     let (exit, result) = match outcome {
@@ -81,6 +88,8 @@ fn start_and_wait(folder: &Path) -> Result<std::process::ExitStatus> {
         command.current_dir(cwd);
     }
     die_with_parent(&mut command);
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+        .context("cannot adopt what the job leaves")?;
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {
@@ -106,6 +115,40 @@ fn sweep(folder: &Path) {
     if let Some(error) = last {
         eprintln!("cannot remove {}: {error}", scratch.display());
     }
+}
+
+/// Ends what the job left behind. Whoever loses its parent there becomes a child of ours.
+fn end_orphans() {
+    let deadline = Instant::now() + ORPHANS;
+    while Instant::now() < deadline {
+        for pid in children() {
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+        }
+        // One that has ended may have had children, which are ours then.
+        match rustix::process::wait(WaitOptions::NOHANG) {
+            Ok(Some(_)) => {}
+            Ok(None) => std::thread::sleep(Duration::from_millis(5)),
+            // None is left.
+            Err(_) => return,
+        }
+    }
+    eprintln!("processes that the job left behind do not end: {:?}", children());
+}
+
+/// Processes whose parent is this one.
+fn children() -> Vec<Pid> {
+    let me = rustix::process::getpid().as_raw_nonzero().to_string();
+    let parent_of = |pid: &str| -> Option<String> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // After the program's name, which may hold anything: state, then parent.
+        stat.rsplit_once(") ")?.1.split(' ').nth(1).map(str::to_owned)
+    };
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| entry.file_name().to_str().map(str::to_owned))
+        .filter(|pid| pid.bytes().all(|byte| byte.is_ascii_digit()) && parent_of(pid).as_deref() == Some(me.as_str()))
+        .filter_map(|pid| Pid::from_raw(pid.parse().ok()?))
+        .collect()
 }
 
 #[expect(unsafe_code, reason = "setsid and signal dispositions have no safe wrapper in std")]

@@ -28,6 +28,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("publish", &["model"]),
     ("serve", &["rollout", "text", "model", "settings"]),
     ("check", &["text", "model"]),
+    ("fetch", &["settings"]),
     ("convert", &["model", "settings"]),
     ("inspect", &["convert", "model", "settings", "text"]),
     ("pretrain", &["text", "model", "update", "settings"]),
@@ -52,6 +53,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         &[
             "check",
             "convert",
+            "fetch",
             "inspect",
             "memory",
             "pipeline",

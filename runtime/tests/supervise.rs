@@ -52,3 +52,18 @@ fn a_session_that_cannot_begin_is_an_error_and_starts_nothing() {
     assert_eq!(exit(folder.path())["code"], 127);
     assert!(!folder.path().join("started").exists());
 }
+
+#[test]
+fn what_a_job_left_running_ends_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    // Two generations, in a session of their own, deaf to a polite signal.
+    let script = "setsid sh -c 'trap \"\" TERM HUP; sleep 600 & echo $! > inner; echo $$ > outer; wait' & \
+                  while [ ! -s outer ]; do sleep 0.05; done; exit 4";
+    let output = supervise(folder.path(), script, false);
+    assert_eq!(exit(folder.path())["code"], 4, "{output:?}");
+    for name in ["inner", "outer"] {
+        let pid = std::fs::read_to_string(folder.path().join(name)).unwrap();
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
+        assert!(stat.is_err(), "{name} still runs: {stat:?}");
+    }
+}

@@ -76,7 +76,6 @@ pub mod doctor;
 pub mod error;
 pub mod eval;
 pub mod gym;
-pub mod hub;
 #[cfg(feature = "kubernetes")]
 pub(crate) mod manifest;
 pub mod prelude;
@@ -84,6 +83,9 @@ pub mod program;
 pub mod reward;
 pub mod run;
 pub mod scorers;
+
+/// Files from a Hugging Face hub, through the cache that Python's client shares.
+pub use training_gym_hub as hub;
 
 pub use training_gym_core::{checkpoint, ids, record, sample, spec, splitmix, store, wire, worker};
 

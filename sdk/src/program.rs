@@ -4,6 +4,7 @@
 //! content, and the job starts that copy as the reward worker. `#[training_gym::main]` makes a
 //! program that knows this role.
 
+pub mod abi;
 pub(crate) mod entry;
 pub(crate) mod interrupt;
 
@@ -41,6 +42,9 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+    /// It does not run on the image of the jobs.
+    #[error(transparent)]
+    Abi(#[from] abi::Error),
     /// The store failed.
     #[error("cannot store this program")]
     Store(#[source] store::Error),

@@ -7,8 +7,9 @@ use anyhow::{Result, bail};
 use crate::shell::{cargo, output};
 
 /// A package, and crates that must not be among its normal dependencies.
-const RULES: [(&str, &[&str]); 3] = [
+const RULES: [(&str, &[&str]); 4] = [
     ("training-gym-core", &["tch", "torch-sys", "kube", "reqwest", "aws-sdk-s3"]),
+    ("training-gym-hub", &["tch", "torch-sys", "kube", "training-gym", "aws-sdk-s3"]),
     ("training-gym", &["tch", "torch-sys", "tokenizers"]),
     ("training-gym-runtime", &["kube", "training-gym"]),
 ];

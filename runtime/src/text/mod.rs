@@ -89,17 +89,70 @@ pub enum Error {
     },
 }
 
-/// Reads `path` where it exists.
-fn read_optional(path: &std::path::Path) -> Result<Option<String>, Error> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
+/// No file of a tokenizer comes near.
+const LONGEST: u64 = 1 << 30;
+
+/// Reads the bytes of a regular file where it exists. Anything else is refused before it is opened: a
+/// pipe would wait for its writer, a device never end.
+fn read_bytes(path: &std::path::Path) -> Result<Option<Vec<u8>>, Error> {
+    let read = || {
+        let refuse = |why: &str| Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, why));
+        let found = std::fs::metadata(path)?;
+        if !found.is_file() {
+            return refuse("it is not a file");
+        }
+        if found.len() > LONGEST {
+            return refuse("it has more than 1 GiB");
+        }
+        std::fs::read(path)
+    };
+    match read() {
+        Ok(bytes) => Ok(Some(bytes)),
         Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(Error::Read { path: path.to_owned(), source }),
     }
+}
+
+/// Reads the text at `path` where it exists.
+fn read_optional(path: &std::path::Path) -> Result<Option<String>, Error> {
+    let Some(bytes) = read_bytes(path)? else { return Ok(None) };
+    String::from_utf8(bytes).map(Some).map_err(|error| Error::Read {
+        path: path.to_owned(),
+        source: std::io::Error::new(std::io::ErrorKind::InvalidData, error.utf8_error()),
+    })
 }
 
 /// Reads a JSON object from `path` where it exists.
 fn read_object(path: &std::path::Path) -> Result<Option<serde_json::Map<String, serde_json::Value>>, Error> {
     let Some(text) = read_optional(path)? else { return Ok(None) };
     serde_json::from_str(&text).map(Some).map_err(|e| Error::Invalid { path: path.to_owned(), reason: e.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{CWD, FileType, Mode};
+
+    use super::*;
+
+    /// Opening one would wait for whoever writes into it, for ever.
+    #[test]
+    fn a_pipe_in_place_of_a_file_is_refused_and_not_waited_for() {
+        for name in ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"] {
+            let folder = tempfile::tempdir().unwrap();
+            if name != "tokenizer.json" {
+                std::fs::write(folder.path().join("tokenizer.json"), "{}").unwrap();
+            }
+            let path = folder.path().join(name);
+            rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+            let error = read_optional(&path).unwrap_err();
+            assert!(
+                matches!(&error, Error::Read { source, .. } if source.to_string() == "it is not a file"),
+                "{error}"
+            );
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokenizer.json");
+        rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        assert!(matches!(Tokenizer::from_folder(folder.path()), Err(Error::Read { .. })));
+    }
 }

@@ -10,7 +10,7 @@ use training_gym_core::ids::ContentHash;
 
 use super::decoder::IncrementalDecoder;
 use super::special::{SpecialTokens, end_ids};
-use super::{Error, StopWatcher};
+use super::{Error, StopWatcher, read_bytes};
 
 /// A model's tokenizer. Cloning shares it.
 #[derive(Clone, Debug)]
@@ -35,13 +35,7 @@ impl Tokenizer {
     /// When there is no `tokenizer.json`, or a file is malformed or contradicts another.
     pub fn from_folder(folder: &Path) -> Result<Self, Error> {
         let path = folder.join("tokenizer.json");
-        let bytes = match std::fs::read(&path) {
-            Ok(bytes) => bytes,
-            Err(source) if source.kind() == std::io::ErrorKind::NotFound => {
-                return Err(Error::NoTokenizer { folder: folder.to_owned() });
-            }
-            Err(source) => return Err(Error::Read { path, source }),
-        };
+        let bytes = read_bytes(&path)?.ok_or_else(|| Error::NoTokenizer { folder: folder.to_owned() })?;
         let mut tokenizer = tokenizers::Tokenizer::from_bytes(bytes)
             .map_err(|e| Error::Invalid { path: path.clone(), reason: e.to_string() })?;
         // A file saved after padded training batches would pad or cut prompts.

@@ -39,6 +39,7 @@ pub use resources::{InvalidResources, Resources, Toleration, TolerationEffect};
 pub use secret::Secret;
 
 use crate::doctor::Finding;
+use crate::program::abi::Image;
 
 /// Name, among a job's secrets, of the token with which its pods fetch a model of the hub.
 pub(crate) const HUB_TOKEN: &str = "hub-token";
@@ -69,6 +70,11 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// The URL under which jobs reach the store that this program knows as `store`.
     fn store_for_jobs(&self, store: &str) -> String {
         store.to_owned()
+    }
+
+    /// What jobs' image has for the person's program; `None` where jobs run on this machine.
+    fn image(&self) -> Option<Image> {
+        None
     }
 
     /// Whether the CPU that jobs get is known to multiply matrices of bfloat16 in hardware.

@@ -17,7 +17,7 @@ use training_gym_core::store::{MemoryStore, Store};
 use super::card::{CardConfig, configs};
 use super::files::plan;
 use super::{Error, HuggingFaceDataset, OutputFormat, refuse_shared_rows, shared_rows};
-use crate::hub::tests::server::{COMMIT, FakeHub, Fault};
+use crate::hub::testing::{COMMIT, FakeHub, Fault};
 
 /// `{"prompt": "q<i>", "label": i}` as JSON lines.
 fn lines(numbers: std::ops::Range<usize>) -> String {

@@ -39,50 +39,18 @@ pub async fn store_at(url: &str) -> Report {
     Report { findings }
 }
 
-/// A finding for each promise that a run relies on; what was written is removed again.
+/// A finding for each promise that a run relies on.
 async fn store_findings(store: &dyn Store) -> Vec<Finding> {
-    let key = |name: &str| format!("doctor/{:016x}/{name}", rand::random::<u64>());
-    let mut findings = vec![Finding::ok("store", store.url())];
-    let object = key("object");
-    let first = match store.put(&object, "first".into()).await {
-        Ok(etag) => etag,
-        Err(error) => {
-            let remedy = "nothing can be kept there: check space, permissions and credentials";
-            findings.push(Finding::failed("store: write", chain(&error), remedy));
-            return findings;
+    let steps = store::probe(store).await;
+    let finding = |step: store::ProbeStep| {
+        let check = format!("store: {}", step.name);
+        match step.outcome {
+            store::ProbeOutcome::Failed { sentence, meaning } => Finding::failed(check, sentence, meaning),
+            store::ProbeOutcome::Passed => Finding::ok(check, format!("{} ms", step.took.as_millis())),
+            _ => Finding::skipped(check, "an earlier step failed"),
         }
     };
-    findings.push(Finding::ok("store: write", ""));
-    findings.push(match store.get(&object).await {
-        Ok(read) if read.bytes == "first" => Finding::ok("store: read", ""),
-        Ok(_) => Finding::failed("store: read", "other bytes come back than were written", "use another store"),
-        Err(error) => Finding::failed("store: read", chain(&error), "allow reading"),
-    });
-    let conditional = store.create(&object, "second".into()).await;
-    findings.push(match conditional {
-        Err(store::Error::AlreadyExists { .. }) => Finding::ok("store: conditional put", ""),
-        Ok(_) => Finding::failed(
-            "store: conditional put",
-            "an object that is there is replaced",
-            "two trainers could own the same run: use a store with conditional writes",
-        ),
-        Err(error) => Finding::failed("store: conditional put", chain(&error), "use a store with conditional writes"),
-    });
-    let swapped = store.swap(&object, "third".into(), &first).await;
-    findings.push(match swapped {
-        Ok(_) => Finding::ok("store: compare and swap", ""),
-        Err(error) => Finding::failed("store: compare and swap", chain(&error), "use a store with conditional writes"),
-    });
-    findings.push(match store.list("doctor/").await {
-        Ok(listed) if listed.iter().any(|listed| listed.key == object) => Finding::ok("store: list", ""),
-        Ok(_) => Finding::failed("store: list", "what was written is not listed", "checkpoints would not be found"),
-        Err(error) => Finding::failed("store: list", chain(&error), "allow listing"),
-    });
-    findings.push(match store.delete(&object).await {
-        Ok(()) => Finding::ok("store: delete", ""),
-        Err(error) => Finding::failed("store: delete", chain(&error), "allow deleting, or the store only grows"),
-    });
-    findings
+    std::iter::once(Finding::ok("store", store.url())).chain(steps.into_iter().map(finding)).collect()
 }
 
 async fn hub(gym: &Gym) -> Finding {

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
     use crate::config::{Opd, Recipe, TrainConfig};
     use crate::dataset::HuggingFaceDataset;
-    use crate::hub::tests::server::{COMMIT, FakeHub};
+    use crate::hub::testing::{COMMIT, FakeHub};
 
     /// A client of `server`, with a stand-in for the runtime that computes `FakeForCausalLM` alone.
     fn gym(home: &Path, server: &FakeHub) -> Gym {

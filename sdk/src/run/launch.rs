@@ -10,7 +10,7 @@ use std::time::Duration;
 use training_gym_core::ids::{AppName, InvalidName, RunId};
 use training_gym_core::spec::{ModelSpec, NodeSpec, RowsRef, RunSpec, SecretRef};
 
-use super::{Error, TrainRun, runtime_check, spec_file, status, teacher_file};
+use super::{Error, TrainRun, runtime_check, shipped, spec_file, status, teacher_file};
 use crate::backend::{self, IfExisting, JobId, Request, Resources, Secret, Workload};
 use crate::config::{self, Facts, Recipe, Resolve, Teacher, TrainConfig};
 use crate::dataset::{HuggingFaceDataset, Materialised, refuse_shared_rows};
@@ -169,9 +169,12 @@ impl TrainLaunch {
         config.check_with(&Facts { eval: Some(eval.is_some()), ..Facts::default() })?;
         let program = config.recipe.custom_rm_function.map(|_| program::current()).transpose()?;
         let gym = gym.map_or_else(Gym::from_env, Ok)?;
+        if let (Some(program), Some(image)) = (&program, gym.backend().image()) {
+            shipped::check(program, &image, &config.recipe)?;
+        }
 
         let mut secrets = BTreeMap::new();
-        if let Some(opd) = &mut config.recipe.opd {
+        if let Some(opd) = config.recipe.opd.as_mut().filter(|opd| opd.co_resident.is_none()) {
             address(&gym, &mut opd.teacher).await?;
             secrets = take_token(&gym, &JobId::train(&run_id), &mut opd.teacher).await?;
         }
@@ -179,6 +182,13 @@ impl TrainLaunch {
         let before = spec_file::read(&gym, &run_id).await?;
         let pin = before.as_ref().and_then(|spec| spec.model.hub.as_ref());
         let placed = gym.model(config.model, config.model.name().to_owned(), pin).await?;
+        let co_teacher = match config.recipe.opd.as_ref().and_then(|opd| opd.co_resident) {
+            Some(teacher) => {
+                let pin = before.as_ref().and_then(|spec| spec.distill.as_ref()?.teacher.hub.as_ref());
+                Some(gym.model(teacher.model, teacher.model.name().to_owned(), pin).await?.spec)
+            }
+            None => None,
+        };
         let pin = before.as_ref().and_then(|spec| spec.data.train.hub.as_ref());
         let train = materialise(&gym, config.dataset.clone().pinned(pin), "training").await?;
         let mut notes = train.notes.clone();
@@ -210,7 +220,8 @@ impl TrainLaunch {
         notes.extend(config.explain().notes);
         // What is settled by the model's files is settled by those here.
         let model = ModelSpec { folder: placed.folder.clone(), ..placed.spec.clone() };
-        let mut spec = config::resolve(Resolve { config: &config, run_id, model, train, eval, program, node })?;
+        let mut spec =
+            config::resolve(Resolve { config: &config, run_id, model, co_teacher, train, eval, program, node })?;
         spec.model = placed.spec;
         let resources = resources.placement();
         Ok(Prepared { gym, spec, model_folder: placed.folder, resources, threads_asked, secrets, notes })

@@ -13,6 +13,7 @@ mod metrics;
 mod preflight;
 mod progress;
 mod runtime_check;
+mod shipped;
 mod spec_file;
 mod status;
 mod teacher_file;

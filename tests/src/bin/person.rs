@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 use training_gym::config::LrDecayStyle;
 use training_gym::prelude::*;
+use training_gym_tests::escapes;
 
 /// How the reward function behaves: by the prompt, so that a shipped program needs no switch.
 #[training_gym::reward]
@@ -22,11 +23,36 @@ async fn moody(sample: &mut Sample) -> Result<f64, RewardError> {
         "flat" => return Ok(1.0),
         _ => {}
     }
+    escape(&mood, sample);
     let vowels = sample.response.chars().filter(|c| "aeiou".contains(*c)).count();
     let score = vowels as f64 / sample.response_length.max(1) as f64;
     sample.score = Some(score);
     sample.metadata.insert("vowels".to_owned(), vowels.into());
     Ok(score)
+}
+
+/// Tries to get out, in the way that the mood names, and leaves what came of it in the metadata.
+fn escape(mood: &str, sample: &mut Sample) {
+    let said = |outcome: Result<String, std::io::Error>| match outcome {
+        Ok(got) => serde_json::json!({"got": got}),
+        Err(error) => serde_json::json!({"refused": error.to_string()}),
+    };
+    let all = |outcomes: std::collections::BTreeMap<&str, Result<String, std::io::Error>>| {
+        outcomes.into_iter().map(|(name, outcome)| (name.to_owned(), said(outcome))).collect::<serde_json::Value>()
+    };
+    let outcome = match mood {
+        "escape" => match escapes::Surroundings::of(&sample.metadata) {
+            Some(around) => all(escapes::attempts(&around)),
+            None => "the row does not say where".into(),
+        },
+        "ordinary" => all(escapes::ordinary()),
+        "kill" => said(escapes::kill_parent()),
+        "leave" => said(escapes::leave_behind(sample.metadata["marker"].as_str().unwrap_or_default())),
+        "files" => said(escapes::exhaust_files()),
+        "answers" => said(escapes::read_all(sample.metadata["answers"].as_str().unwrap_or_default())),
+        _ => return,
+    };
+    sample.metadata.insert("outcome".to_owned(), outcome);
 }
 
 #[training_gym::reward(post_process)]
@@ -41,6 +67,88 @@ enum Reward {
     None,
 }
 
+/// A method of the literature, as the recipe's lines.
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+enum Method {
+    Grpo,
+    DrGrpo,
+    Rloo,
+    ReinforcePlusPlus,
+    Gspo,
+    Cispo,
+    Dapo,
+    Paced,
+    RewardWeighted,
+}
+
+impl Method {
+    fn recipe(self) -> Recipe {
+        let unset = Recipe::default();
+        match self {
+            Self::Grpo => unset,
+            Self::DrGrpo => Recipe {
+                advantage: Some(AdvantageEstimator::GroupRelative { normalize_std: false }),
+                loss_aggregation: Some(LossAggregation::ConstantLength { length: 24 }),
+                ..unset
+            },
+            Self::Rloo => Recipe { advantage: Some(AdvantageEstimator::LeaveOneOut), ..unset },
+            Self::ReinforcePlusPlus => Recipe {
+                advantage: Some(AdvantageEstimator::ReinforcePlusPlus { gamma: 1.0 }),
+                normalize_advantages: Some(true),
+                kl_reward_coef: Some(0.1),
+                ..unset
+            },
+            Self::Gspo => Recipe {
+                policy_loss: Some(PolicyLoss::SequenceRatio),
+                eps_clip: Some(3e-4),
+                eps_clip_high: Some(4e-4),
+                ..unset
+            },
+            Self::Cispo => {
+                Recipe { policy_loss: Some(PolicyLoss::Cispo), eps_clip: Some(1.0), eps_clip_high: Some(4.0), ..unset }
+            }
+            Self::Paced => Recipe {
+                advantage: Some(AdvantageEstimator::Ignored),
+                weighting: Some(SampleWeighting::Paced {
+                    alpha: 1.0,
+                    beta: 1.0,
+                    pass_rate: PassRate { pass_above: 0.2, laplace: true },
+                }),
+                ..unset
+            },
+            Self::RewardWeighted => Recipe {
+                advantage: Some(AdvantageEstimator::Ignored),
+                weighting: Some(SampleWeighting::Reward { beta: 0.1 }),
+                loss_aggregation: Some(LossAggregation::SampleMean),
+                ..unset
+            },
+            Self::Dapo => Recipe {
+                dynamic_sampling: Some(true),
+                overlong_cache_len: Some(8),
+                loss_aggregation: Some(LossAggregation::TokenMean),
+                ..unset
+            },
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+enum Distance {
+    ReverseKl,
+    ForwardKl,
+    Jsd,
+}
+
+impl From<Distance> for Divergence {
+    fn from(distance: Distance) -> Self {
+        match distance {
+            Distance::ReverseKl => Self::ReverseKl,
+            Distance::ForwardKl => Self::ForwardKl,
+            Distance::Jsd => Self::Jsd { beta: 0.5 },
+        }
+    }
+}
+
 #[derive(Debug, Parser)]
 struct Arguments {
     /// State folder
@@ -52,6 +160,20 @@ struct Arguments {
     /// Model folder; without it the run is pure reinforcement learning
     #[arg(long)]
     teacher: Option<PathBuf>,
+    /// Model folder of a teacher in the trainer itself
+    #[arg(long, conflicts_with = "teacher")]
+    co_resident: Option<PathBuf>,
+    /// What its distributions are compared by
+    #[arg(long, value_enum, default_value = "reverse-kl")]
+    divergence: Distance,
+    /// Share of the tokens it teaches, by Soft-OR
+    #[arg(long)]
+    tip: Option<f64>,
+    /// After half of the steps, the reverse KL
+    #[arg(long)]
+    then_reverse: bool,
+    #[arg(long, value_enum, default_value = "grpo")]
+    method: Method,
     /// JSON lines
     #[arg(long)]
     dataset: PathBuf,
@@ -73,6 +195,9 @@ struct Arguments {
     in_order: bool,
     #[arg(long, default_value_t = 0.25)]
     max_ungraded_fraction: f64,
+    /// A file that the reward function may read
+    #[arg(long)]
+    reward_file: Vec<PathBuf>,
     /// Evaluate every so many steps, on the same problems asked in other words
     #[arg(long)]
     eval_interval: Option<u64>,
@@ -81,6 +206,17 @@ struct Arguments {
     /// Print the run's id and leave it running
     #[arg(long)]
     detach: bool,
+}
+
+impl Arguments {
+    fn co_resident(&self) -> Option<Opd> {
+        let teacher = Model::folder(self.co_resident.as_ref()?);
+        let mut opd = Opd::co_resident(teacher).divergence(self.divergence.into());
+        if let Some(ratio) = self.tip {
+            opd = opd.select(SelectionRule::SOFT_OR, ratio);
+        }
+        Some(if self.then_reverse { opd.then(0.5, Divergence::ReverseKl) } else { opd })
+    }
 }
 
 #[training_gym::main]
@@ -113,12 +249,13 @@ async fn main() -> anyhow::Result<()> {
         grade_truncated: Some(true),
         max_ungraded_fraction: Some(arguments.max_ungraded_fraction),
         reward_timeout: Some(Duration::from_secs(3)),
+        reward_files: (!arguments.reward_file.is_empty()).then(|| arguments.reward_file.clone()),
         custom_rm_function: (arguments.reward != Reward::None).then_some(MOODY),
         custom_reward_post_process_function: (arguments.reward == Reward::Doubled).then_some(DOUBLED),
-        opd: teacher.as_ref().map(Opd::from),
+        opd: arguments.co_resident().or_else(|| teacher.as_ref().map(Opd::from)),
         eval_interval: arguments.eval_interval,
         n_samples_per_eval_prompt: Some(2),
-        ..student.recipe()
+        ..arguments.method.recipe()
     };
     let held_out = dataset.clone().prompt_template("Tell me. {prompt}");
     let mut launch = TrainConfig { model: student, dataset, recipe }.launch().on(&gym);
@@ -135,5 +272,6 @@ async fn main() -> anyhow::Result<()> {
     }
     let result = run.result().await?;
     println!("checkpoint {}", result.checkpoints().last().path.display());
+    print!("{}", result.health());
     Ok(())
 }

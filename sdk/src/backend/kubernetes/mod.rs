@@ -52,6 +52,7 @@ use super::{
 };
 use crate::doctor::Finding;
 use crate::manifest::{PORT, SECRETS, slug};
+use crate::program::abi::Image;
 
 /// Where models that were put into the store are in a pod.
 const MODELS: &str = "/models";
@@ -221,6 +222,10 @@ impl Backend for KubernetesBackend {
 
     fn store_for_jobs(&self, _store: &str) -> String {
         self.inner.store_url.clone()
+    }
+
+    fn image(&self) -> Option<Image> {
+        Some(Image::RELEASED)
     }
 
     fn fast_bfloat16(&self) -> bool {

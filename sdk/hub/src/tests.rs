@@ -1,12 +1,11 @@
 //! The client against a hub on loopback that fails in every way hubs fail.
 
 mod failures;
-pub(crate) mod server;
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use server::{COMMIT, FakeHub, Fault, TOKEN};
+use crate::testing::{COMMIT, FakeHub, Fault, TOKEN};
 use training_gym_core::ids::ContentHash;
 
 use super::{Error, Hub, Progress, Repo, Token};

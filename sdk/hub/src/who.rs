@@ -49,7 +49,7 @@ impl Hub {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hub::HubOptions;
+    use crate::HubOptions;
 
     #[tokio::test]
     async fn a_hub_that_is_not_there_is_an_error_and_one_that_refuses_knows_nobody() {
@@ -63,7 +63,7 @@ mod tests {
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(async move { axum::serve(listener, app).await });
         assert_eq!(Hub::new(at(endpoint.clone())).unwrap().who().await.unwrap(), Who::Nobody);
-        let token = crate::hub::Token::new("hf_wrong");
+        let token = crate::Token::new("hf_wrong");
         let known = Hub::new(HubOptions { token, ..at(endpoint) }).unwrap();
         assert_eq!(known.who().await.unwrap(), Who::Unknown);
     }

@@ -115,7 +115,7 @@ impl RepoCache {
 }
 
 /// Paths of all files under `folder`, relative and sorted; links count as what they point to.
-pub(crate) fn walk(folder: &Path) -> Vec<String> {
+pub fn walk(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_path_buf()];
     while let Some(at) = folders.pop() {

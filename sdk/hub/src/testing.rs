@@ -1,5 +1,12 @@
 //! A hub on loopback: the API's answers, files with ranges, and whatever faults a test orders.
 
+#![expect(
+    missing_docs,
+    missing_debug_implementations,
+    clippy::missing_panics_doc,
+    reason = "a server for tests; its names say it"
+)]
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -13,14 +20,14 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use training_gym_core::ids::ContentHash;
 
-use crate::hub::{Hub, HubOptions, Patience, Token};
+use crate::{Hub, HubOptions, Patience, Token};
 
-pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
-pub(crate) const TOKEN: &str = "hf_secret_of_the_test";
+pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+pub const TOKEN: &str = "hf_secret_of_the_test";
 
 /// What goes wrong with one request whose path contains `on`.
 #[derive(Clone, Debug)]
-pub(crate) enum Fault {
+pub enum Fault {
     /// Answer with this status and these headers.
     Status(u16, Vec<(&'static str, String)>),
     /// Send this many bytes of the body, then drop the connection.
@@ -33,11 +40,11 @@ pub(crate) enum Fault {
 
 /// A request as it came in.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
-    pub(crate) method: Method,
-    pub(crate) path: String,
-    pub(crate) token: Option<String>,
-    pub(crate) range: Option<String>,
+pub struct Seen {
+    pub method: Method,
+    pub path: String,
+    pub token: Option<String>,
+    pub range: Option<String>,
 }
 
 #[derive(Default)]
@@ -59,14 +66,14 @@ struct Inner {
 }
 
 #[derive(Clone)]
-pub(crate) struct FakeHub {
+pub struct FakeHub {
     inner: Arc<Mutex<Inner>>,
-    pub(crate) address: SocketAddr,
+    pub address: SocketAddr,
 }
 
 impl FakeHub {
     /// Serves `org/name` (a model and a dataset) with these files until the test ends.
-    pub(crate) async fn serve(files: &[(&str, &[u8])]) -> Self {
+    pub async fn serve(files: &[(&str, &[u8])]) -> Self {
         let files = files.iter().map(|(path, bytes)| ((*path).to_owned(), Bytes::copy_from_slice(bytes))).collect();
         let inner = Arc::new(Mutex::new(Inner { files, ..Inner::default() }));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -80,50 +87,50 @@ impl FakeHub {
         change(&mut self.inner.lock().unwrap())
     }
 
-    pub(crate) fn fault(&self, on: &str, fault: Fault) -> &Self {
+    pub fn fault(&self, on: &str, fault: Fault) -> &Self {
         self.set(|inner| inner.faults.push((on.to_owned(), fault)));
         self
     }
 
-    pub(crate) fn store_large_files_at(&self, other: &FakeHub) {
+    pub fn store_large_files_at(&self, other: &FakeHub) {
         self.set(|inner| inner.storage = Some(other.address));
     }
 
-    pub(crate) fn list_names_only(&self) {
+    pub fn list_names_only(&self) {
         self.set(|inner| inner.bare = true);
     }
 
-    pub(crate) fn replace(&self, path: &str, bytes: &[u8]) {
+    pub fn replace(&self, path: &str, bytes: &[u8]) {
         self.set(|inner| inner.files.insert(path.to_owned(), Bytes::copy_from_slice(bytes)));
     }
 
     /// Each file takes this long; [`FakeHub::most_at_once`] counts.
-    pub(crate) fn delay(&self, delay: Duration) {
+    pub fn delay(&self, delay: Duration) {
         self.set(|inner| inner.delay = delay);
     }
 
-    pub(crate) fn most_at_once(&self) -> usize {
+    pub fn most_at_once(&self) -> usize {
         self.set(|inner| inner.in_flight.1)
     }
 
-    pub(crate) fn redirect(&self, from: &str, to: &str) {
+    pub fn redirect(&self, from: &str, to: &str) {
         self.set(|inner| inner.redirects.insert(from.to_owned(), to.to_owned()));
     }
 
-    pub(crate) fn private(&self) {
+    pub fn private(&self) {
         self.set(|inner| inner.private = true);
     }
 
-    pub(crate) fn seen(&self) -> Vec<Seen> {
+    pub fn seen(&self) -> Vec<Seen> {
         self.set(|inner| inner.seen.clone())
     }
 
     /// Requests whose path contains `part`.
-    pub(crate) fn seen_for(&self, part: &str) -> Vec<Seen> {
+    pub fn seen_for(&self, part: &str) -> Vec<Seen> {
         self.seen().into_iter().filter(|seen| seen.path.contains(part)).collect()
     }
 
-    pub(crate) fn options(&self, cache: &Path) -> HubOptions {
+    pub fn options(&self, cache: &Path) -> HubOptions {
         let mut options = HubOptions::new(cache);
         options.endpoint = format!("http://{}", self.address);
         options.token = Token::new(TOKEN);
@@ -136,7 +143,7 @@ impl FakeHub {
         options
     }
 
-    pub(crate) fn hub(&self, cache: &Path) -> Hub {
+    pub fn hub(&self, cache: &Path) -> Hub {
         Hub::new(self.options(cache)).unwrap()
     }
 }

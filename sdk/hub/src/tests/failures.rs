@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::server::{COMMIT, FakeHub, Fault, TOKEN};
 use super::{large, read};
-use crate::hub::{Error, Hub, Repo};
+use crate::testing::{COMMIT, FakeHub, Fault, TOKEN};
+use crate::{Error, Hub, Repo};
 
 fn status(code: u16, headers: &[(&'static str, &str)]) -> Fault {
     Fault::Status(code, headers.iter().map(|(name, value)| (*name, (*value).to_owned())).collect())

@@ -70,7 +70,10 @@ impl Hub {
     }
 
     /// Brings everything else a model needs.
-    pub(crate) async fn rest(&self, listing: Listing) -> Result<Snapshot, Error> {
+    ///
+    /// # Errors
+    /// As [`Hub::snapshot`].
+    pub async fn rest(&self, listing: Listing) -> Result<Snapshot, Error> {
         let needed: Vec<String> =
             listing.files.iter().map(|file| &file.path).filter(|path| is_described(path)).cloned().collect();
         let folder = self.download(&listing, &needed).await?;

@@ -9,13 +9,15 @@
 //! `HF_HOME`, `HF_HUB_CACHE`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_ENDPOINT` and `HF_HUB_OFFLINE`.
 //!
 //! ```no_run
-//! # async fn example() -> Result<(), training_gym::hub::Error> {
-//! use training_gym::hub::Hub;
+//! # async fn example() -> Result<(), training_gym_hub::Error> {
+//! use training_gym_hub::Hub;
 //! let snapshot = Hub::from_env()?.snapshot("Qwen/Qwen3-0.6B", "main").await?;
 //! println!("{} is commit {}", snapshot.folder.display(), snapshot.commit);
 //! # Ok(())
 //! # }
 //! ```
+
+#![warn(unnameable_types)]
 
 mod cache;
 mod download;
@@ -26,14 +28,16 @@ mod options;
 mod progress;
 mod repo;
 mod snapshot;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 mod who;
 
 use std::fmt;
 use std::sync::Arc;
 
-pub(crate) use cache::walk;
+pub use cache::walk;
 pub use error::Error;
 pub use listing::{Listing, RemoteFile};
 pub use options::{HubOptions, Patience, Token};
