@@ -39,6 +39,7 @@ pub(crate) use resources::is_object_name;
 pub use resources::{InvalidResources, Resources, Toleration, TolerationEffect};
 pub use secret::Secret;
 
+use crate::doctor::Finding;
 use crate::program::abi::Image;
 
 /// Name, among a job's secrets, of the token with which its pods fetch a model of the hub.
@@ -181,5 +182,12 @@ pub trait Backend: Send + Sync + fmt::Debug {
     async fn remove(&self, orphan: &Orphan) -> Result<(), Error> {
         let _ = orphan;
         Ok(())
+    }
+
+    /// Whether a job that asks for `resources` would find what it needs: the program, rights, room. It
+    /// starts nothing, and a finding that cannot be made is one that says why.
+    async fn doctor(&self, resources: &Resources) -> Vec<Finding> {
+        let _ = resources;
+        Vec::new()
     }
 }

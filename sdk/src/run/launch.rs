@@ -25,14 +25,14 @@ const TEACHER_PATIENCE: Duration = Duration::from_secs(15 * 60);
 
 /// A run about to be launched: `.await` it for a [`TrainRun`].
 #[must_use = "nothing is launched until it is awaited"]
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct TrainLaunch {
-    config: TrainConfig,
+    pub(super) config: TrainConfig,
     run_id: Option<Result<RunId, InvalidName>>,
-    eval: Option<HuggingFaceDataset>,
+    pub(super) eval: Option<HuggingFaceDataset>,
     shared_rows: SharedRows,
-    resources: Resources,
-    gym: Option<Gym>,
+    pub(super) resources: Resources,
+    pub(super) gym: Option<Gym>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -107,6 +107,10 @@ impl TrainLaunch {
     pub fn resources(mut self, resources: Resources) -> Self {
         self.resources = resources;
         self
+    }
+
+    pub(super) fn allows_shared_rows(&self) -> bool {
+        self.shared_rows == SharedRows::Allowed
     }
 
     async fn start(self) -> Result<TrainRun, Error> {
@@ -252,7 +256,11 @@ impl IntoFuture for TrainLaunch {
     }
 }
 
-async fn materialise(gym: &Gym, dataset: HuggingFaceDataset, rows: &'static str) -> Result<Materialised, Error> {
+pub(super) async fn materialise(
+    gym: &Gym,
+    dataset: HuggingFaceDataset,
+    rows: &'static str,
+) -> Result<Materialised, Error> {
     dataset.materialise(gym.store().as_ref()).await.map_err(|source| Error::Dataset { rows, source })
 }
 

@@ -19,6 +19,7 @@ mod ask;
 mod client;
 mod collect;
 mod credentials;
+mod doctor;
 mod error;
 mod forward;
 mod logs;
@@ -49,6 +50,7 @@ use super::{
     Answer, Backend, Error, Job, JobId, LogOptions, Logs, Orphan, Question, Request, Resources, Secret, Share,
     Submitted,
 };
+use crate::doctor::Finding;
 use crate::manifest::{PORT, SECRETS, slug};
 use crate::program::abi::Image;
 
@@ -311,5 +313,9 @@ impl Backend for KubernetesBackend {
 
     async fn remove(&self, orphan: &Orphan) -> Result<(), Error> {
         self.remove_orphan(orphan).await
+    }
+
+    async fn doctor(&self, resources: &Resources) -> Vec<Finding> {
+        self.findings(resources).await
     }
 }

@@ -3,13 +3,13 @@
 
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::api::{Api, ListParams, LogParams};
-use training_gym_core::record::{Cause, Failure};
+use training_gym_core::record::{Cause, Failure, RunStatus, keys};
 
 use super::KubernetesBackend;
 use super::error::ClusterError;
 use super::look::{Owner, container, is_over, is_terminated, now};
-use crate::backend::LAST_LINES;
 use crate::backend::explain::Evidence;
+use crate::backend::{LAST_LINES, Workload};
 use crate::manifest::{FETCHER, SERVER, TRAINER};
 
 impl KubernetesBackend {
@@ -34,6 +34,7 @@ impl KubernetesBackend {
         if pods.last().is_some_and(|pod| node.is_none() && !is_over(pod)) {
             evidence.nodes = self.nodes().await;
         }
+        evidence.status = self.own_word(owner).await;
         if let Some(pod) = pods.last() {
             evidence.log = self.last_words(pod).await;
         }
@@ -46,6 +47,14 @@ impl KubernetesBackend {
         let Ok(client) = self.cluster().client().await else { return Vec::new() };
         let listed = Api::<Node>::all(client).list(&ListParams::default()).await;
         listed.map(|list| list.items).unwrap_or_default()
+    }
+
+    /// `status.json`: the run's own word, and the most memory it was seen to use. Nothing where there is
+    /// none that can be read.
+    async fn own_word(&self, owner: &Owner) -> Option<RunStatus> {
+        let Ok(Workload::Train { run_id, .. }) = owner.asked() else { return None };
+        let object = self.inner.store.get(&keys::status(&run_id)).await.ok()?;
+        serde_json::from_slice(&object.bytes).ok()
     }
 
     /// The last lines of the container that ended, where one did and they can still be had.
