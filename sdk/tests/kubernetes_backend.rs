@@ -90,7 +90,8 @@ impl Kubelet {
     /// Waits for a job's only live pod, and gives it a state.
     async fn set(&self, job: &str, phase: &str, name: &str, state: Value) -> String {
         let pod = until("a pod", || async {
-            let live = |pod: &Pod| !matches!(pod.status.as_ref().unwrap().phase.as_deref(), Some("Failed" | "Succeeded"));
+            let live =
+                |pod: &Pod| !matches!(pod.status.as_ref().unwrap().phase.as_deref(), Some("Failed" | "Succeeded"));
             self.pods(job).await.into_iter().find(live)
         })
         .await;
@@ -155,7 +156,10 @@ async fn a_run_from_its_launch_to_its_end(server: &ApiServer) {
     assert!(matches!(backend.job(&id).await, Err(Error::UnknownJob { .. })));
     assert_eq!(backend.submit(train("run-1")).await.unwrap(), Submitted::Started);
     let job = backend.job(&id).await.unwrap();
-    assert_eq!((job.state.clone(), job.workload.clone(), job.restarts), (JobState::Starting, train("run-1").workload, true));
+    assert_eq!(
+        (job.state.clone(), job.workload.clone(), job.restarts),
+        (JobState::Starting, train("run-1").workload, true)
+    );
     assert_eq!(backend.secret(&id, "teacher-token").await.unwrap(), Secret::new(TOKEN));
     // The same again is adopted, something else refused by its field; also by another program.
     let other = self::backend(server, DRIVER).await;
@@ -224,7 +228,10 @@ async fn a_run_is_cancelled(server: &ApiServer) {
     backend.cancel(&id, Duration::from_secs(30)).await.unwrap();
     until("the end", || async { state(&backend, &id).await.was_cancelled().then_some(()) }).await;
     backend.cancel(&id, Duration::from_secs(30)).await.unwrap();
-    assert!(matches!(backend.cancel(&JobId::train(&"r".parse().unwrap()), Duration::ZERO).await, Err(Error::UnknownJob { .. })));
+    assert!(matches!(
+        backend.cancel(&JobId::train(&"r".parse().unwrap()), Duration::ZERO).await,
+        Err(Error::UnknownJob { .. })
+    ));
     // A queue's job is not let go by us.
     let queued = Resources { queue: Some("team-a".to_owned()), ..Resources::default() };
     backend.submit(Request { resources: queued, ..train("run-4") }).await.unwrap();

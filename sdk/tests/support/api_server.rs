@@ -31,7 +31,8 @@ impl ApiServer {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         let key = at("sa.key");
-        let made = Command::new("openssl").args(["genrsa", "-out"]).arg(&key).arg("2048").stderr(Stdio::null()).status();
+        let made =
+            Command::new("openssl").args(["genrsa", "-out"]).arg(&key).arg("2048").stderr(Stdio::null()).status();
         if !made.is_ok_and(|status| status.success()) {
             return skip("no openssl: `apt-get install openssl`");
         }
