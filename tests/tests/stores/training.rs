@@ -105,6 +105,9 @@ async fn a_store_that_refuses_ends_a_run_with_what_helps() -> Result<()> {
     let output = command.output()?;
     let printed = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!(output.status.code(), Some(6), "{printed}");
-    assert!(printed.contains("no bucket `no-such-bucket`") && printed.contains("next step: make the bucket"), "{printed}");
+    assert!(
+        printed.contains("no bucket `no-such-bucket`") && printed.contains("next step: make the bucket"),
+        "{printed}"
+    );
     Ok(())
 }

@@ -199,13 +199,13 @@ impl Bucket {
     /// What a write came to whose last answer was a fault: an earlier attempt may have landed.
     async fn settle(&self, writing: &Writing, fault: Fault) -> Result<String, Error> {
         let refused = matches!(fault.kind, FaultKind::Precondition | FaultKind::Conflict);
-        let unsure = refused || fault.kind.is_transient() && fault.kind.may_have_landed();
-        if unsure || fault.kind == FaultKind::Other {
-            if let Some(head) = self.peek(&writing.ask.key).await
-                && head.write.as_deref() == Some(&writing.number)
-            {
-                return Ok(head.etag);
-            }
+        let broken = fault.kind.is_transient() && fault.kind.may_have_landed();
+        // Other: an upload that is gone may be a completed one.
+        if (refused || broken || fault.kind == FaultKind::Other)
+            && let Some(head) = self.peek(&writing.ask.key).await
+            && head.write.as_deref() == Some(&writing.number)
+        {
+            return Ok(head.etag);
         }
         Err(self.unwritten(writing, fault))
     }
