@@ -126,7 +126,8 @@ fn bud(options: &Options, context: &Path, name: &str, archive: &Path) -> Result<
     output(&mut bud)?;
     let partial = archive.with_extension("partial");
     let destination = format!("oci-archive:{}:{name}", partial.display());
-    output(storage.buildah("push").args(["--quiet", "--disable-compression", name, &destination]))?;
+    // The quickest compression: half a minute less, a tenth more.
+    output(storage.buildah("push").args(["--quiet", "--compression-format", "gzip", "--compression-level", "1", name, &destination]))?;
     fs::rename(&partial, archive)?;
     // The archive is what counts: layers of earlier runtimes would pile up.
     let _ = output(storage.buildah("rmi").args(["--all", "--force"]));

@@ -49,7 +49,7 @@ impl TrainRun {
         if let Some(status) = current(stored.clone(), &job)
             && (job.state.is_live() || status.state.is_terminal())
         {
-            return Ok(if is_last(&status, &job) { status } else { retried(status) });
+            return Ok(if is_last(&status, &job) { explained(status, &job) } else { retried(status) });
         }
         let JobState::Ended(exit) = &job.state else {
             let notes = job.waiting.into_iter().map(|why| format!("waiting to start: {why}")).collect();
@@ -58,7 +58,7 @@ impl TrainRun {
         // Its last word may have come between the two looks.
         let stored = read(self.gym(), self.training_run_id()).await?;
         match current(stored.clone(), &job) {
-            Some(status) if status.state.is_terminal() => Ok(status),
+            Some(status) if status.state.is_terminal() => Ok(explained(status, &job)),
             _ => self.ended(stored, exit).await,
         }
     }
@@ -156,6 +156,19 @@ impl TrainRun {
 fn is_last(status: &RunStatus, job: &Job) -> bool {
     let ended = status.state.is_terminal() && status.state != RunState::Succeeded;
     !(ended && job.restarts && job.state.is_live())
+}
+
+/// What an attempt says of its end; one that was told to stop, and not by a person, does not know why
+/// (a deadline, say), but the backend does.
+fn explained(status: RunStatus, job: &Job) -> RunStatus {
+    match &job.state {
+        JobState::Ended(Exit { cancelled: false, failure: Some(failure), .. })
+            if status.state == RunState::Cancelled =>
+        {
+            RunStatus { state: RunState::Failed, failure: Some(failure.clone()), ..status }
+        }
+        _ => status,
+    }
 }
 
 /// An attempt ended, and the next has not begun.

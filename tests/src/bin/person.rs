@@ -209,6 +209,9 @@ struct Arguments {
     /// Memory of the trainer on a cluster, such as `2Gi`
     #[arg(long)]
     memory: Option<String>,
+    /// Pods that may fail on a cluster before the run has
+    #[arg(long)]
+    max_retries: Option<u32>,
     /// Seconds the run may take on a cluster
     #[arg(long)]
     deadline: Option<u64>,
@@ -282,6 +285,7 @@ async fn main() -> anyhow::Result<()> {
         launch = launch.resources(Resources {
             gpus: arguments.gpus,
             memory: arguments.memory.clone(),
+            max_retries: arguments.max_retries,
             deadline: arguments.deadline.map(Duration::from_secs),
             ..Resources::default()
         });
