@@ -14,10 +14,11 @@ use crate::{image, summary};
 /// ends the cluster if it was started here.
 pub(crate) fn run(layout: &Layout, arguments: &[String]) -> Result<()> {
     let started = Instant::now();
-    image::ensure()?;
-    // What a person would run; the tests find them beside themselves.
-    let programs = ["--package", "training-gym-examples", "--package", "training-gym-tests", "--bins"];
-    run_cargo(cargo().args(["build"]).args(programs))?;
+    crate::commands::setup()?;
+    // As the other suites build them, so that one build serves all; the tests find them beside themselves.
+    run_cargo(cargo().args(["build", "--workspace", "--bins"]))?;
+    println!("cluster: the programs are built ({:.0} s)", started.elapsed().as_secs_f64());
+    image::of_built_runtime()?;
     println!("cluster: the image is there ({:.0} s)", started.elapsed().as_secs_f64());
     let ours = up::up(layout)?;
     let outcome = test(layout, arguments);
