@@ -364,7 +364,8 @@ mod tests {
 
     #[test]
     fn a_fetch_is_for_a_run_or_a_deployment() {
-        let parse = |arguments: &str| Cli::try_parse_from(["gym-runtime", "fetch"].into_iter().chain(arguments.split(' ')));
+        let parse =
+            |arguments: &str| Cli::try_parse_from(["gym-runtime", "fetch"].into_iter().chain(arguments.split(' ')));
         assert!(parse("--store file:///s --run run-1 --program-folder /program").is_ok());
         assert!(parse("--store file:///s --spec /spec.json").is_ok());
         assert!(parse("--store file:///s").is_err());

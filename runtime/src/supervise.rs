@@ -88,7 +88,8 @@ fn start_and_wait(folder: &Path) -> Result<std::process::ExitStatus> {
         command.current_dir(cwd);
     }
     die_with_parent(&mut command);
-    rustix::process::set_child_subreaper(Some(rustix::process::getpid())).context("cannot adopt what the job leaves")?;
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+        .context("cannot adopt what the job leaves")?;
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {

@@ -145,7 +145,8 @@ fn append(path: &Path) -> Attempt {
 }
 
 fn in_variables() -> Attempt {
-    let more: Vec<String> = std::env::vars().map(|(name, _)| name).filter(|name| !VARIABLES.contains(&name.as_str())).collect();
+    let more: Vec<String> =
+        std::env::vars().map(|(name, _)| name).filter(|name| !VARIABLES.contains(&name.as_str())).collect();
     if more.is_empty() { Err(io::Error::other("there are none")) } else { Ok(more.join(" ")) }
 }
 
@@ -253,7 +254,10 @@ mod calls {
             ("memory: /proc/PID/mem", super::append(format!("/proc/{parent}/mem").as_ref())),
             ("memory: /proc/PID/maps", super::read_all(&format!("/proc/{parent}/maps"))),
             ("files: of the parent's descriptors", descriptor(parent)),
-            ("files: the parent's root", std::fs::read_dir(format!("/proc/{parent}/root")).map(|_| "listed".to_owned())),
+            (
+                "files: the parent's root",
+                std::fs::read_dir(format!("/proc/{parent}/root")).map(|_| "listed".to_owned()),
+            ),
             ("limits of the parent", limit(parent)),
             ("a session of its own", of(libc::SYS_setsid, &[])),
             ("namespaces", of(libc::SYS_unshare, &[libc::CLONE_NEWUSER.into()])),

@@ -105,7 +105,10 @@ impl Prison {
 const MOODS: [&str; 8] = ["escape", "ordinary", "leave", "kill", "fine", "fine", "fine", "fine"];
 
 fn marker(house: &House) -> String {
-    format!("left-behind-in-{}", house.path("x").parent().map_or_else(String::new, |path| path.display().to_string()).replace('/', "-"))
+    format!(
+        "left-behind-in-{}",
+        house.path("x").parent().map_or_else(String::new, |path| path.display().to_string()).replace('/', "-")
+    )
 }
 
 /// Ends a process that this test started.
@@ -315,8 +318,10 @@ fn a_sidecar_s_worker_that_hangs_or_dies_is_replaced_and_counted() -> Result<()>
     let status = status().context("a status")?;
     ensure!(status["state"] == "succeeded", "{status}");
     ensure!(status["notes"].to_string().contains("reward worker: replaced"), "{status}");
-    let records: Vec<Value> =
-        [1, 2].into_iter().flat_map(|step| house.lines("pod", &format!("rollouts/step-{step}.jsonl")).unwrap_or_default()).collect();
+    let records: Vec<Value> = [1, 2]
+        .into_iter()
+        .flat_map(|step| house.lines("pod", &format!("rollouts/step-{step}.jsonl")).unwrap_or_default())
+        .collect();
     for (mood, words) in [("die", "died"), ("hang", "longer than 3 s")] {
         let reasons: Vec<&str> = records
             .iter()

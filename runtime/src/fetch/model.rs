@@ -41,8 +41,7 @@ pub(super) async fn fetch(store: Arc<dyn Store>, model: &ModelSpec) -> Result<()
 
 async fn from_store(store: Arc<dyn Store>, model: &ModelSpec, stored: &StoredModel) -> Result<(), Error> {
     let text = store.get(&stored.manifest_key()).await?.bytes;
-    let manifest =
-        stored.manifest(&text).map_err(|source| Error::Manifest { model: model.name.clone(), source })?;
+    let manifest = stored.manifest(&text).map_err(|source| Error::Manifest { model: model.name.clone(), source })?;
     if is_there(model, &manifest, &text)? {
         return Ok(());
     }
@@ -93,7 +92,9 @@ fn is_there(model: &ModelSpec, manifest: &ModelManifest, text: &[u8]) -> Result<
     for file in &manifest.files {
         match std::fs::metadata(folder.join(&file.name)) {
             Ok(meta) if meta.is_file() && meta.len() == file.size => {}
-            Ok(meta) => return Err(occupied(format!("`{}` has {} bytes instead of {}", file.name, meta.len(), file.size))),
+            Ok(meta) => {
+                return Err(occupied(format!("`{}` has {} bytes instead of {}", file.name, meta.len(), file.size)));
+            }
             Err(error) => return Err(occupied(format!("`{}`: {error}", file.name))),
         }
     }

@@ -23,7 +23,8 @@ pub(super) async fn fetch(store: &dyn Store, program: &ProgramRef, folder: &Path
     }
     std::fs::create_dir_all(folder).map_err(Error::disk("make", folder))?;
     // Under a name of its own, so that another that fetches the same disturbs nothing.
-    let part = tempfile::Builder::new().prefix(".program-").tempfile_in(folder).map_err(Error::disk("write in", folder))?;
+    let part =
+        tempfile::Builder::new().prefix(".program-").tempfile_in(folder).map_err(Error::disk("write in", folder))?;
     let part = part.into_temp_path();
     store.get_file(&program.key, &part).await?;
     let found = hash(&part).await?;

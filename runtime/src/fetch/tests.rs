@@ -165,7 +165,8 @@ async fn a_program_is_there_by_its_hash_and_can_be_run() {
 async fn a_hub_model_comes_at_its_commit_and_then_needs_no_hub() {
     let volume = tempfile::tempdir().unwrap();
     let cache = volume.path().join("hub");
-    let server = FakeHub::serve(&[("config.json", b"{}"), ("tokenizer.json", b"{}"), ("model.safetensors", b"w")]).await;
+    let server =
+        FakeHub::serve(&[("config.json", b"{}"), ("tokenizer.json", b"{}"), ("model.safetensors", b"w")]).await;
     let folder = volume.path().join("models/name");
     let place = HubRef { repo: "org/name".to_owned(), revision: "main".to_owned(), commit: COMMIT.to_owned() };
     let Wanted { model, .. } = model(&folder, None);

@@ -145,7 +145,10 @@ mod tests {
             let path = folder.path().join(name);
             rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
             let error = read_optional(&path).unwrap_err();
-            assert!(matches!(&error, Error::Read { source, .. } if source.to_string() == "it is not a file"), "{error}");
+            assert!(
+                matches!(&error, Error::Read { source, .. } if source.to_string() == "it is not a file"),
+                "{error}"
+            );
         }
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tokenizer.json");

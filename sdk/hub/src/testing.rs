@@ -1,6 +1,11 @@
 //! A hub on loopback: the API's answers, files with ranges, and whatever faults a test orders.
 
-#![expect(missing_docs, missing_debug_implementations, clippy::missing_panics_doc, reason = "a server for tests; its names say it")]
+#![expect(
+    missing_docs,
+    missing_debug_implementations,
+    clippy::missing_panics_doc,
+    reason = "a server for tests; its names say it"
+)]
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::testing::{COMMIT, FakeHub, Fault, TOKEN};
 use super::{large, read};
+use crate::testing::{COMMIT, FakeHub, Fault, TOKEN};
 use crate::{Error, Hub, Repo};
 
 fn status(code: u16, headers: &[(&'static str, &str)]) -> Fault {
