@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tch::{Device, Kind};
 use training_gym_core::spec::{AdvantageEstimator, AdvantageSpec, EngineSpec};
-use training_gym_runtime::advantage::{OpdTerm, estimate};
+use training_gym_runtime::advantage::{Inputs, OpdTerm, estimate};
 use training_gym_runtime::model::{LoadOptions, Model};
 use training_gym_runtime::rollout::{Engine, Request, RequestId, ScoreRequest};
 use training_gym_runtime::update::Updater;
@@ -124,11 +124,17 @@ impl Bench {
             .map(|(ids, logprobs)| (ids[..1].to_vec(), ids[1..].to_vec(), logprobs))
             .collect();
         let mut updater = Updater::new(student, update_spec(sequences.len(), 1024), 1.0).expect("an updater");
-        let spec = AdvantageSpec { estimator: AdvantageEstimator::Raw, normalize_advantages: false };
+        let spec = AdvantageSpec { estimator: AdvantageEstimator::Raw, ..AdvantageSpec::default() };
         let term = OpdTerm { coef: 1.0, log_ratio_clamp: None };
+        let inputs = Inputs {
+            opd: Some(&term),
+            n_samples_per_prompt: 1,
+            max_response_len: usize::MAX,
+            reference_logprobs: None,
+        };
         let took = median(self.rounds, || {
             let scored = scored_batch(samples.clone(), Some(logprobs(&mut teacher, sequences)));
-            let (batch, _) = estimate(scored, &spec, Some(&term), 1);
+            let (batch, _) = estimate(scored, &spec, inputs);
             assert_eq!(updater.apply(&batch).expect("an update").updates, 1);
         });
         (took, sequences.iter().map(Vec::len).sum())

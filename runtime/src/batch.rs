@@ -186,7 +186,8 @@ impl ScoredBatch {
             assert_eq!(rollout.response_ids.len(), row.len(), "advantages of sample {}", rollout.index);
             assert!(row.iter().all(|a| a.is_finite()), "advantages of sample {} are finite", rollout.index);
         }
-        TrainBatch { scored: self, advantages }
+        let weights = vec![1.0; self.scores.len()];
+        TrainBatch { scored: self, advantages, weights }
     }
 }
 
@@ -195,6 +196,7 @@ impl ScoredBatch {
 pub struct TrainBatch {
     scored: ScoredBatch,
     advantages: Vec<Vec<f32>>,
+    weights: Vec<f64>,
 }
 
 impl TrainBatch {
@@ -217,6 +219,27 @@ impl TrainBatch {
     pub fn advantages(&self) -> &[Vec<f32>] {
         &self.advantages
     }
+
+    /// How much each sample's loss counts beside the others', 1 unless said otherwise; the update scales
+    /// those of a global batch to mean 1. A sample of
+    /// weight 0 is left out of the update, and of the number of tokens or samples its mean is over.
+    pub fn weights(&self) -> &[f64] {
+        &self.weights
+    }
+
+    /// Multiplies the samples' weights, in sample order.
+    ///
+    /// # Panics
+    /// When the count differs, or a factor is negative or not finite.
+    #[must_use]
+    pub fn with_weights(mut self, factors: Vec<f64>) -> Self {
+        assert_eq!(self.weights.len(), factors.len(), "one weight a sample");
+        for (index, (weight, factor)) in self.weights.iter_mut().zip(factors).enumerate() {
+            assert!(factor.is_finite() && factor >= 0.0, "the weight of sample {index} is {factor}");
+            *weight *= factor;
+        }
+        self
+    }
 }
 
 /// What one step's update did. Means are over the step's optimizer steps.
@@ -238,4 +261,16 @@ pub struct UpdateReport {
     pub updates: u64,
     /// Optimizer steps skipped because a gradient was not finite.
     pub skipped_updates: u64,
+    /// Mean divergence from a co-resident teacher, over the tokens that were taught, in nats.
+    pub divergence: Option<f64>,
+    /// Mean of log π_student − log π_teacher over the same tokens: the sampled reverse KL.
+    pub log_ratio: Option<f64>,
+    /// The 95th percentile of the same.
+    pub log_ratio_p95: Option<f64>,
+    /// Share of the response tokens that were taught.
+    pub selected: Option<f64>,
+    /// Seconds of the output head and the loss, forward and back.
+    pub head_seconds: f64,
+    /// Seconds of scoring tokens to select some, the student's pass included.
+    pub scoring_seconds: f64,
 }

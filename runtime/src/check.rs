@@ -1,6 +1,7 @@
 //! `gym-runtime check`: what needs a tokenizer or a template, asked without computing, so that the
 //! SDK can refuse a launch before anything starts.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -32,9 +33,12 @@ struct Report {
     vocab_size: usize,
     context_length: usize,
     eos_token_ids: Vec<i64>,
+    vocab_sha256: String,
     rows: usize,
     longest_prompt: usize,
     too_long: usize,
+    /// Prompts by their tokens: (at most so many, how many), in powers of two.
+    lengths: Vec<(usize, usize)>,
     /// What the model has and is not computed.
     note: Option<String>,
 }
@@ -71,6 +75,7 @@ pub fn run(request: &Request) -> Result<()> {
     let context_length = config.max_position_embeddings;
     let limit = request.max_prompt_len.unwrap_or(context_length - 1);
     let (mut rows, mut longest, mut too_long) = (0, 0, 0);
+    let mut lengths = BTreeMap::new();
     if let Some(path) = &request.rows {
         let lines = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         for (index, line) in lines.lines().enumerate().filter(|(_, line)| !line.is_empty()) {
@@ -80,6 +85,7 @@ pub fn run(request: &Request) -> Result<()> {
                 .prompt_ids(&row.prompt, !request.raw, &kwargs)
                 .with_context(|| format!("row {index} cannot be made a prompt"))?;
             rows += 1;
+            *lengths.entry(ids.len().next_power_of_two()).or_insert(0) += 1;
             longest = longest.max(ids.len());
             too_long += usize::from(ids.len() > limit);
         }
@@ -98,6 +104,8 @@ pub fn run(request: &Request) -> Result<()> {
         rows,
         longest_prompt: longest,
         too_long,
+        vocab_sha256: text.vocab_sha256(),
+        lengths: lengths.into_iter().collect(),
         note: config.note(),
     };
     println!("{}", serde_json::to_string(&report)?);

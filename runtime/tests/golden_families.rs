@@ -237,6 +237,7 @@ fn spec() -> UpdateSpec {
         eps_clip: 0.2,
         eps_clip_high: 0.28,
         eps_clip_c: None,
+        policy_loss: training_gym_core::spec::PolicyLoss::TokenRatio,
         kl_loss: None,
         entropy_coef: 0.0,
         loss_aggregation: LossAggregation::TokenMean,

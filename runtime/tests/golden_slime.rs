@@ -1,7 +1,8 @@
 //! `slime.json` and `slime.safetensors` of the golden folder: group rewards, KL estimators, policy
 //! losses, log-probabilities, advantages and the whole loss with its gradients.
 //!
-//! Cases of estimators that are not supported yet are counted as unsupported, never as passed.
+//! Cases of what is not supported are counted as unsupported, never as passed: truncated importance
+//! sampling, since a token's ratio here is against the very probability it was drawn with.
 
 mod golden_files;
 
@@ -9,11 +10,13 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
-use training_gym_core::spec::{KlLossSpec, KlLossType, TeacherDialect};
+use training_gym_core::spec::{KlLossSpec, KlLossType, PolicyLoss, TeacherDialect};
 use training_gym_core::wire::teacher::{Sequence, response_logprobs};
-use training_gym_runtime::advantage::{DistillationSums, OpdTerm, group_relative, raw, subtract_reverse_kl, whiten};
+use training_gym_runtime::advantage::{
+    DistillationSums, OpdTerm, discounted_returns, group_relative, kl_estimates, raw, subtract_reverse_kl, whiten,
+};
 use training_gym_runtime::update::head::{OutputHead, Rows};
-use training_gym_runtime::update::loss::{Objective, PolicyClip, Tokens, kl_penalty, policy_loss};
+use training_gym_runtime::update::loss::{Objective, PolicyClip, Tokens, cispo_loss, kl_penalty, policy_loss};
 
 const KNOWN: [&str; 9] = [
     "versions",
@@ -127,18 +130,18 @@ fn golden_slime() {
     advantages(&golden.json, &mut tally);
     whole_loss(&golden, &mut tally);
     teacher_trim(&golden.json, &mut tally);
-    for _ in golden.json["cispo"]["cases"].as_array().into_iter().flatten() {
-        tally.unsupported("cispo", "estimator cispo");
-    }
+    cispo(&golden.json, &mut tally);
     for key in golden.json.as_object().expect("an object").keys() {
         if !KNOWN.contains(&key.as_str()) && key != "policy_loss_full" {
             tally.unsupported(key, "unknown section");
         }
     }
     tally.print();
-    for section in ["group_rewards", "kl", "policy_loss", "log_probs", "advantages", "policy_loss_full"] {
+    for section in ["group_rewards", "kl", "policy_loss", "cispo", "log_probs", "advantages", "policy_loss_full"] {
         assert!(tally.checked.contains_key(section), "no case of {section} was checked");
     }
+    let unsupported: usize = tally.unsupported.values().sum();
+    assert!(unsupported <= 2, "only truncated importance sampling is left out: {:?}", tally.unsupported);
 }
 
 /// The reference asks for all positions and cuts; we ask for the response's only. The same server
@@ -162,19 +165,16 @@ fn teacher_trim(json: &Value, tally: &mut Tally) {
 fn group_rewards(json: &Value, tally: &mut Tally) {
     for case in json["group_rewards"].as_array().expect("cases") {
         let estimator = case["estimator"].as_str().expect("a name");
-        if estimator != "grpo" {
-            tally.unsupported("group_rewards", &format!("estimator {estimator}"));
-            continue;
-        }
         let rewards: Vec<Option<f64>> = list(&case["raw"]).into_iter().map(Some).collect();
         let group = case["n_samples_per_prompt"].as_u64().expect("a count") as usize;
         let expected = group * case["rollout_batch_size"].as_u64().expect("a count") as usize;
         // The reference makes one group of everything when the count is not the expected one.
         let group = if rewards.len() == expected { group } else { rewards.len() };
-        let ours = if flag(case, "rewards_normalization") {
-            group_relative(&rewards, group, flag(case, "grpo_std_normalization"))
-        } else {
-            raw(&rewards, group)
+        let ours = match estimator {
+            _ if !flag(case, "rewards_normalization") => raw(&rewards, group),
+            "grpo" | "gspo" | "cispo" => group_relative(&rewards, group, flag(case, "grpo_std_normalization")),
+            "reinforce_plus_plus_baseline" => group_relative(&rewards, group, false),
+            _ => raw(&rewards, group),
         };
         same(&format!("group_rewards {case}"), &ours.advantages, &list(&case["normalised"]), VALUE);
         tally.checked("group_rewards");
@@ -190,14 +190,21 @@ fn kl(json: &Value, tally: &mut Tally) {
             continue;
         };
         let policy = floats(&kl["log_probs"]).set_requires_grad(true);
-        let ours = kl_penalty(&policy, &base, *kind);
+        let ours = kl_penalty(&policy, &base, *kind, None);
         same(&format!("kl {name}"), &values(&ours), &list(golden), VALUE);
         let grad = Tensor::run_backward(&[ours.sum(None)], &[&policy], false, false);
         same(&format!("kl gradient {name}"), &values(&grad[0]), &list(&kl["grad_log_probs"][name]), LOSS_GRADIENT);
         tally.checked("kl");
     }
-    for _ in kl["values_with_ratio"].as_object().into_iter().flatten() {
-        tally.unsupported("kl", "with an importance ratio");
+    let (policy, ratio) = (floats(&kl["log_probs"]), floats(&kl["importance_ratio"]));
+    let narrow = |value: &Value| list(value).iter().map(|&x| x as f32).collect::<Vec<f32>>();
+    for (name, golden) in kl["values_with_ratio"].as_object().expect("estimators") {
+        let (_, kind) = KL_TYPES.iter().find(|(known, _)| known == name).expect("a known estimator");
+        let ours = kl_penalty(&policy, &base, *kind, Some(&ratio));
+        same(&format!("kl {name} with a ratio"), &values(&ours), &list(golden), VALUE);
+        let ours = kl_estimates(&narrow(&kl["log_probs"]), &narrow(&kl["log_probs_base"]), *kind);
+        same(&format!("kl {name} in the reward"), &ours, &list(&kl["values"][name]), VALUE);
+        tally.checked("kl");
     }
 }
 
@@ -221,6 +228,30 @@ fn policy(json: &Value, tally: &mut Tally) {
         let grad = Tensor::run_backward(&[ours.loss.sum(None)], &[&ppo_kl], false, false);
         same(&format!("{what} gradient"), &values(&grad[0]), &list(&case["grad_ppo_kl"]), LOSS_GRADIENT);
         tally.checked("policy_loss");
+    }
+}
+
+fn cispo(json: &Value, tally: &mut Tally) {
+    let section = &json["cispo"];
+    // The cases share the policy loss's ratios and advantages.
+    let (ppo_kl, advantages) = (floats(&json["policy_loss"]["ppo_kl"]), floats(&json["policy_loss"]["advantages"]));
+    for case in section["cases"].as_array().expect("cases") {
+        let logprobs = floats(&section["log_probs"]).set_requires_grad(true);
+        let old = &logprobs.detach() + &ppo_kl;
+        let ours = cispo_loss(&logprobs, &old, &advantages, &clip(case));
+        let what = format!("cispo {:?}", clip(case));
+        same(&what, &values(&ours.loss), &list(&case["loss"]), VALUE);
+        // `old` is rounded here: at the very bound that decides.
+        let ratios = values(&ppo_kl.neg().exp());
+        let bounds = [1.0 - clip(case).low, 1.0 + clip(case).high];
+        let apart = |index: usize| bounds.iter().all(|bound| (ratios[index] - bound).abs() > 1e-5);
+        let kept = |all: &[f64]| -> Vec<f64> { (0..all.len()).filter(|&index| apart(index)).map(|i| all[i]).collect() };
+        let (clipped, golden) = (kept(&values(&ours.clipped)), kept(&list(&case["clipfrac"])));
+        assert!(clipped.len() + 3 > ratios.len(), "{what}: few are at a bound");
+        same(&format!("{what} clipped"), &clipped, &golden, VALUE);
+        let grad = Tensor::run_backward(&[ours.loss.sum(None)], &[&logprobs], false, false);
+        same(&format!("{what} gradient"), &values(&grad[0]), &list(&case["grad_log_probs"]), LOSS_GRADIENT);
+        tally.checked("cispo");
     }
 }
 
@@ -289,16 +320,24 @@ fn advantages(json: &Value, tally: &mut Tally) {
     let narrow = |key: &str| -> Vec<Vec<f32>> {
         lists(&batch[key]).iter().map(|row| row.iter().map(|&x| x as f32).collect()).collect()
     };
-    let teacher = narrow("teacher_log_probs");
+    let (teacher, reference) = (narrow("teacher_log_probs"), narrow("ref_log_probs"));
     for case in json["advantages"].as_array().expect("cases") {
         let estimator = case["estimator"].as_str().expect("a name");
-        if estimator != "grpo" {
-            tally.unsupported("advantages", &format!("estimator {estimator}"));
-            continue;
-        }
         let student = narrow(if flag(case, "use_rollout_logprobs") { "rollout_log_probs" } else { "old_log_probs" });
         let rewards = list(&case["rewards"]);
-        let mut ours: Vec<Vec<f64>> = rewards.iter().zip(&masks).map(|(&r, mask)| vec![r; mask.len()]).collect();
+        let kl_coef = number(&case["kl_coef"]);
+        let mut ours: Vec<Vec<f64>> = rewards
+            .iter()
+            .enumerate()
+            .map(|(index, &reward)| {
+                let kl = kl_estimates(&student[index], &reference[index], KlLossType::K1);
+                match estimator {
+                    "reinforce_plus_plus" => discounted_returns(reward, &kl, &masks[index], (kl_coef, 1.0)),
+                    "reinforce_plus_plus_baseline" => kl.iter().map(|kl| reward - kl_coef * kl).collect(),
+                    _ => vec![reward; kl.len()],
+                }
+            })
+            .collect();
         if flag(case, "use_opd") {
             let term = OpdTerm { coef: number(&case["opd_kl_coef"]), log_ratio_clamp: None };
             let reverse_kl = lists(&case["opd_reverse_kl"]);
@@ -323,25 +362,16 @@ fn whole_loss(golden: &Golden, tally: &mut Tally) {
     let batch = Batch::new(golden);
     for case in golden.json["policy_loss_full"].as_array().expect("cases") {
         let settings = &case["settings"];
-        let estimator = settings["estimator"].as_str().expect("a name");
-        let unsupported = if estimator != "grpo" {
-            Some(format!("estimator {estimator}"))
-        } else if flag(settings, "use_tis") {
-            Some("truncated importance sampling".to_owned())
-        } else if flag(settings, "unbiased") {
-            Some("KL with an importance ratio".to_owned())
-        } else {
-            None
-        };
-        match unsupported {
-            Some(why) => tally.unsupported("policy_loss_full", &why),
-            None => {
-                for chunk in [1, 3, 1000] {
-                    whole_loss_case(golden, &batch, case, chunk);
-                }
-                tally.checked("policy_loss_full");
-            }
+        if flag(settings, "use_tis") {
+            tally.unsupported("policy_loss_full", "truncated importance sampling");
+            continue;
         }
+        // A sequence's ratio needs its tokens together.
+        let chunks: &[usize] = if settings["estimator"] == "gspo" { &[1000] } else { &[1, 3, 1000] };
+        for &chunk in chunks {
+            whole_loss_case(golden, &batch, case, chunk);
+        }
+        tally.checked("policy_loss_full");
     }
 }
 
@@ -369,14 +399,21 @@ fn whole_loss_case(golden: &Golden, batch: &Batch, case: &Value, chunk: usize) {
         advantages: keep(&lists(&case["advantages"]).concat()),
         weights: &counts * scale,
         reference_logprobs: Some(flat("ref_log_probs")),
+        lengths: Some(lists(&inputs["loss_masks"]).iter().map(|m| m.iter().filter(|&&m| m != 0.0).count()).collect()),
     };
     let kl_name = settings["kl_loss_type"].as_str().expect("a name");
     let objective = Objective {
+        policy: match settings["estimator"].as_str() {
+            Some("gspo") => PolicyLoss::SequenceRatio,
+            Some("cispo") => PolicyLoss::Cispo,
+            _ => PolicyLoss::TokenRatio,
+        },
         clip: clip(settings),
         entropy_coef: number(&settings["entropy_coef"]),
         kl: flag(settings, "use_kl_loss").then(|| KlLossSpec {
             kl_loss_coef: number(&settings["kl_loss_coef"]),
             kl_loss_type: KL_TYPES.iter().find(|(known, _)| *known == kl_name).expect("a known estimator").1,
+            unbiased: flag(settings, "unbiased"),
         }),
     };
 
@@ -388,7 +425,7 @@ fn whole_loss_case(golden: &Golden, batch: &Batch, case: &Value, chunk: usize) {
     let mut weight_grad = batch.identity.zeros_like();
     let hidden_grad = batch.head(number(&settings["temperature"]), chunk).backward(&rows, &mut weight_grad, |chunk| {
         let length = chunk.logprobs.size()[0];
-        let tokens = tokens.narrow(chunk.start, length);
+        let tokens = Tokens { lengths: tokens.lengths.clone(), ..tokens.narrow(chunk.start, length) };
         let counts = counts.narrow(0, chunk.start, length);
         let entropy = chunk.entropy.as_ref();
         let terms = objective.evaluate(&chunk.logprobs, entropy, &tokens);

@@ -36,7 +36,8 @@
 //! | [`run`] | a training run: launch, watch, attach, cancel, checkpoints |
 //! | [`eval`] | how good a deployment is on held-out rows |
 //! | [`gym`] | the client: which backend and which store |
-//! | [`backend`] | where jobs run: one trait, and processes of this machine behind it |
+//! | [`backend`] | where jobs run: one trait, and processes of this machine or pods of a cluster behind it |
+//! | [`doctor`] | what is in order and what is not, before anything runs: one table with remedies |
 //! | [`error`] | one error for a whole program |
 //! | [`prelude`] | the names a program needs |
 //! | [`spec`], [`record`], [`sample`], [`ids`], [`wire`], [`store`], [`checkpoint`], [`worker`], [`splitmix`] | the ground floor that SDK and runtime share |
@@ -71,6 +72,7 @@ pub mod backend;
 pub mod config;
 pub mod dataset;
 pub mod deploy;
+pub mod doctor;
 pub mod error;
 pub mod eval;
 pub mod gym;

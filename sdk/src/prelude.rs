@@ -6,7 +6,8 @@ pub use training_gym_core::sample::{FinishReason, Message, Prompt, Row};
 
 pub use crate::backend::Resources;
 pub use crate::config::{
-    AdvantageEstimator, Environment, ExtraConfig, Model, Opd, Recipe, Teacher, TrainConfig, models,
+    AdvantageEstimator, Divergence, Environment, ExtraConfig, KlLossType, LossAggregation, Model, Opd, PassRate,
+    PolicyLoss, Recipe, SampleWeighting, SelectionRule, Teacher, TrainConfig, models,
 };
 pub use crate::dataset::{HuggingFaceDataset, OutputFormat};
 pub use crate::deploy::{ChatOptions, ChatReply, CustomDeployment, Deployment, Endpoint, EngineArguments};

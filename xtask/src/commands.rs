@@ -8,10 +8,11 @@ use anyhow::{Result, bail};
 
 use crate::environments::{HEAVY, VLLM};
 use crate::shell::{cache, cargo, root, run};
-use crate::{arithmetic, libtorch, prerequisites, smollm2, summary};
+use crate::{arithmetic, libtorch, prerequisites, servers, smollm2, summary};
 
 /// The golden suites: each reads `golden/` of the shared folder and prints how much it checked.
-const GOLDEN_RUNTIME: [&str; 4] = ["golden_models", "golden_families", "golden_slime", "golden_templates"];
+const GOLDEN_RUNTIME: [&str; 5] =
+    ["golden_models", "golden_families", "golden_losses", "golden_slime", "golden_templates"];
 const GOLDEN_SDK: &str = "golden_rewards";
 
 /// A pinned cargo-deny, built once into the cache.
@@ -133,6 +134,37 @@ pub(crate) fn heavy() -> Result<()> {
         .env("GYM_HEAVY_PYTHON", python)
         .env("GYM_HEAVY_VLLM", vllm)
         .env("GYM_HEAVY_SMOLLM2", gguf)])
+}
+
+/// The store suites on real S3 servers.
+pub(crate) fn stores(arguments: &[String]) -> Result<()> {
+    setup()?;
+    let (seaweedfs, versitygw) = (servers::seaweedfs()?, servers::versitygw()?);
+    run(cargo().args(["build", "--workspace", "--bins"]))?;
+    let mut suite = cargo();
+    suite
+        // With the features that `cargo xtask test` builds with, so that nothing is built twice.
+        .args(["test", "--no-fail-fast", "--workspace", "--features", "training-gym-tests/stores"])
+        .args(["--test", "stores", "--"])
+        .args(arguments)
+        .env("GYM_STORES_SEAWEEDFS", seaweedfs)
+        // As `fixture::s3_server::environment`: the owner of the servers' bucket, and no other credentials.
+        .env("AWS_ACCESS_KEY_ID", "gym-owner")
+        .env("AWS_SECRET_ACCESS_KEY", "gym-owner-secret-0123456789")
+        .env("AWS_CONFIG_FILE", "/dev/null")
+        .env("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+        .env("AWS_EC2_METADATA_DISABLED", "true");
+    for other in ["AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION"] {
+        suite.env_remove(other);
+    }
+    match versitygw {
+        Some(program) => suite.env("GYM_STORES_VERSITYGW", program),
+        None => {
+            println!("stores: Versity's gateway is skipped, since there is no Go to build it with");
+            suite.env("GYM_STORES_WITHOUT_VERSITYGW", "1").args(["--skip", "versitygw"])
+        }
+    };
+    summary::run(&mut [&mut suite])
 }
 
 /// Licences, sources, bans.

@@ -163,10 +163,14 @@ fn collect(folder: &Path, large: &mut Vec<(String, u64)>) -> Result<()> {
 
 fn reason(name: &str) -> &'static str {
     match name {
-        "libtorch_cpu.so" => "every operator for every data type, with the kernels of oneDNN and MKL; PyTorch ships it whole",
+        "libtorch_cpu.so" => {
+            "every operator for every data type, with the kernels of oneDNN and MKL; PyTorch ships it whole"
+        }
         "gym-runtime" => "the runtime, tokenizers and the S3 client, linked statically",
         name if name.starts_with("libtorch_cuda") => "the kernels for each generation of GPU",
-        name if name.starts_with("libcudnn") || name.starts_with("libcublas") => "NVIDIA's kernels, which libtorch loads",
+        name if name.starts_with("libcudnn") || name.starts_with("libcublas") => {
+            "NVIDIA's kernels, which libtorch loads"
+        }
         name if name.starts_with("libnccl") => "libtorch_cuda.so links it, though one GPU a job never calls it",
         _ => "libtorch links it",
     }
@@ -188,12 +192,11 @@ impl Storage {
     /// A command of the builder on this storage.
     pub(crate) fn buildah(&self, command: &str) -> Command {
         let mut buildah = Command::new("buildah");
-        buildah
-            .arg("--root")
-            .arg(self.folder.join("root"))
-            .arg("--runroot")
-            .arg(self.folder.join("run"))
-            .args(["--storage-driver", "overlay", command]);
+        buildah.arg("--root").arg(self.folder.join("root")).arg("--runroot").arg(self.folder.join("run")).args([
+            "--storage-driver",
+            "overlay",
+            command,
+        ]);
         if matches!(command, "bud" | "push") {
             buildah.arg("--signature-policy").arg(self.folder.join("policy.json"));
         }

@@ -12,6 +12,7 @@ mod image;
 mod libtorch;
 mod links;
 mod prerequisites;
+mod servers;
 mod shell;
 mod smollm2;
 mod summary;
@@ -28,11 +29,12 @@ cargo xtask COMMAND
   setup                   only the set-up: libtorch, verified and cached outside the repository
   runtime                 set up, and build gym-runtime where programs of other crates find it
   smoke                   the demo's mechanics in a few steps
-  bench [NAME] [--json]   the benchmarks, or one of head_memory, update_step, engine, peers; `peers`
+  bench [NAME] [--json]   the benchmarks, or one of head_memory, update_step, engine, tip, peers; `peers`
                           (transformers beside ours; needs Python packages of several GB) takes
                           --model DIR, --dtype bf16|fp32, --threads N, --rounds N too
   demo-assets             make the demo's problems, tokenizer and models anew (many minutes)
   heavy                   suites that need Python environments of several GB
+  stores [FILTER]         the store suites, on real S3 servers (SeaweedFS; Versity's gateway where Go is)
   image [--cuda]          build the image of the pods, without a daemon or a registry (Linux, root)
   cluster COMMAND         a real one-machine Kubernetes for the cluster suite: up, test, down, status,
                           env (Linux, root, Go; says so and passes elsewhere)
@@ -55,6 +57,7 @@ fn main() -> ExitCode {
         "bench" => bench::bench(rest),
         "demo-assets" => commands::demo_assets(),
         "heavy" => commands::heavy(),
+        "stores" => commands::stores(rest),
         "image" => image::image(rest),
         "cluster" => cluster::cluster(rest),
         "trees" => trees::check().and_then(|()| links::check()),

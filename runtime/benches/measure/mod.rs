@@ -74,6 +74,7 @@ pub(crate) fn update_spec(samples: usize, max_tokens_per_gpu: usize) -> UpdateSp
         eps_clip: 0.2,
         eps_clip_high: 0.28,
         eps_clip_c: None,
+        policy_loss: training_gym_core::spec::PolicyLoss::TokenRatio,
         kl_loss: None,
         entropy_coef: 0.0,
         loss_aggregation: LossAggregation::TokenMean,

@@ -22,6 +22,10 @@ pub struct DistillationSums {
     pub tokens: u64,
     /// Tokens clamped.
     pub clamped: u64,
+    /// Σ |log π_student − log π_teacher|, after the clamp.
+    pub strength: f64,
+    /// log π_student − log π_teacher of each token, before any clamp.
+    pub log_ratios: Vec<f64>,
 }
 
 impl DistillationSums {
@@ -56,6 +60,8 @@ pub fn subtract_reverse_kl(
             None => log_ratio,
         };
         sums.clamped += u64::from(clamped != log_ratio);
+        sums.strength += clamped.abs();
+        sums.log_ratios.push(log_ratio);
         *advantage -= term.coef * clamped;
     }
 }

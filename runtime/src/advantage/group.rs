@@ -43,6 +43,41 @@ pub fn group_relative(rewards: &[Option<f64>], group_size: usize, normalize_std:
     out
 }
 
+/// Subtracts the mean of the group's *other* graded rewards (RLOO: Ahmadian et al., 2024, eq. 9).
+/// Ungraded samples are left out and get 0; a group of equal rewards, or of one graded sample, gets
+/// exactly 0.
+///
+/// # Shapes
+/// As [`group_relative`].
+///
+/// # Panics
+/// When `group_size` is 0.
+pub fn leave_one_out(rewards: &[Option<f64>], group_size: usize) -> GroupAdvantages {
+    let mut out = group_relative(rewards, group_size, false);
+    for (group, advantages) in rewards.chunks(group_size).zip(out.advantages.chunks_mut(group_size)) {
+        // r − (Σ − r)/(n − 1) = n/(n − 1) · (r − Σ/n)
+        let count = group.iter().flatten().count() as f64;
+        advantages.iter_mut().filter(|advantage| **advantage != 0.0).for_each(|a| *a *= count / (count - 1.0));
+    }
+    out
+}
+
+/// Which samples are in a group that tells right from wrong: whose graded rewards differ (DAPO's
+/// dynamic sampling: Yu et al., 2025, eq. 11).
+///
+/// # Shapes
+/// As [`group_relative`].
+///
+/// # Panics
+/// When `group_size` is 0.
+pub fn informative(rewards: &[Option<f64>], group_size: usize) -> Vec<bool> {
+    let differs = |group: &[Option<f64>]| {
+        let graded: Vec<f64> = group.iter().flatten().copied().collect();
+        vec![!all_equal(&graded); group.len()]
+    };
+    rewards.chunks(group_size).flat_map(differs).collect()
+}
+
 /// The rewards themselves; ungraded samples get 0.
 ///
 /// # Shapes
@@ -76,6 +111,34 @@ mod tests {
         assert_eq!(with.advantages[1], 0.0);
         assert_eq!([with.advantages[0], with.advantages[2], with.advantages[3]], without.advantages[..]);
         assert!((with.advantages[0] - (2.0 / 3.0) / (1.0 / 3f64.sqrt() + 1e-6)).abs() < 1e-12);
+    }
+
+    #[test]
+    fn each_reward_is_compared_with_the_others_of_its_group() {
+        let out = leave_one_out(&[Some(1.0), None, Some(0.0), Some(0.5), Some(2.0), Some(2.0), None, None], 4);
+        let expected = [1.0 - 0.25, 0.0, 0.0 - 0.75, 0.5 - 0.5, 0.0, 0.0, 0.0, 0.0];
+        assert!(out.advantages.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12), "{out:?}");
+        assert_eq!(out.zero_std_groups, 1);
+    }
+
+    #[test]
+    fn groups_without_a_difference_are_dropped_whole() {
+        let rewards = [
+            Some(1.0),
+            Some(1.0),
+            Some(1.0),
+            None,
+            Some(0.0),
+            Some(1.0),
+            None,
+            None,
+            Some(-1.0),
+            Some(-1.0),
+            Some(-1.0),
+            Some(0.5),
+        ];
+        let kept = informative(&rewards, 4);
+        assert_eq!(kept, [[false; 4], [true; 4], [true; 4]].concat());
     }
 
     #[test]

@@ -182,13 +182,20 @@ impl Model {
     /// A second model with the same weights in memory of its own, without gradients.
     #[must_use]
     pub fn copy(&self) -> Self {
+        self.copy_to(self.options.device)
+    }
+
+    /// As [`Model::copy`], in the memory of another device.
+    #[must_use]
+    pub fn copy_to(&self, device: Device) -> Self {
+        let options = LoadOptions { device, ..self.options };
         let values: HashMap<&str, &Tensor> = self.parameters.iter().map(|(name, from)| (name.as_str(), from)).collect();
         let mut fill = |wanted: &Wanted, tensor: &Tensor| -> Result<(), std::convert::Infallible> {
             tch::no_grad(|| tensor.shallow_clone().copy_(values[wanted.name.as_str()]));
             Ok(())
         };
-        let Ok(decoder) = Decoder::new(&self.config, self.options, &mut fill);
-        Self::assemble(self.config.clone(), self.options, decoder, Arc::clone(&self.beside))
+        let Ok(decoder) = Decoder::new(&self.config, options, &mut fill);
+        Self::assemble(self.config.clone(), options, decoder, Arc::clone(&self.beside))
     }
 
     /// Hidden states of packed sequences after the final norm; causal within each sequence,

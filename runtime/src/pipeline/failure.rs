@@ -1,6 +1,7 @@
 //! From a room's error to what a person reads: cause, sentence, next step.
 
 use training_gym_core::record::{Cause, Failure};
+use training_gym_core::store::{self, Fault, FaultKind};
 use training_gym_core::{chain, checkpoint};
 
 use crate::publish;
@@ -11,9 +12,15 @@ use crate::rollout::collect;
 pub(super) struct Stop(pub(super) Failure);
 
 impl Stop {
-    /// A failure of `cause`; the sentence is the error with all its sources.
-    pub(super) fn new(cause: Cause, error: &dyn std::error::Error) -> Self {
-        Self::say(cause, chain(error))
+    /// A failure of `cause`; the sentence is the error with all its sources. A store on the network that
+    /// refused says itself what helps, and whether another attempt alone does.
+    pub(super) fn new(cause: Cause, error: &(dyn std::error::Error + 'static)) -> Self {
+        let mut stop = Self::say(cause, chain(error));
+        if let (Cause::Store, Some(fault)) = (cause, fault_of(error)) {
+            stop.0.retryable = fault.kind.is_transient() || fault.kind == FaultKind::ExpiredCredentials;
+            stop.0.next_step = format!("{}; then launch again with the same run id", fault.remedy);
+        }
+        stop
     }
 
     /// A failure of `cause` in our own words.
@@ -53,6 +60,18 @@ impl Stop {
         self.0.next_step = next_step.into();
         self
     }
+}
+
+/// The refusal of a store somewhere below an error.
+fn fault_of<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a Fault> {
+    let mut current = Some(error);
+    while let Some(error) = current {
+        if let Some(store::Error::Remote { fault, .. }) = error.downcast_ref() {
+            return Some(fault);
+        }
+        current = error.source();
+    }
+    None
 }
 
 /// What helps for a cause in general, and whether another attempt alone may.

@@ -24,6 +24,7 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use training_gym_core::checkpoint::{self, Kind, Manifest};
+use training_gym_core::health;
 use training_gym_core::ids::{RunId, WeightVersion};
 use training_gym_core::record::{Cause, RunState, StepMetrics, keys};
 use training_gym_core::spec::{RunSpec, VersionedRunSpec};
@@ -87,7 +88,7 @@ fn run_on(runtime: &Runtime, url: &str, id: &RunId, workers: Workers) -> u8 {
     };
     let handle = runtime.handle().clone();
     let journal = Journal::open(Arc::clone(&store), lease.clone(), spec.num_rollout, handle.clone());
-    let mut attempt = Attempt { store, runtime: handle, journal, lease, stop, workers, step: 0 };
+    let mut attempt = Attempt { store, runtime: handle, journal, lease, stop, workers, step: 0, first: None };
     // A panic is a fault of ours; the run's status must say so all the same.
     let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| attempt.train(spec)));
     match outcome.unwrap_or_else(|panic| Err(panicked(&*panic))) {
@@ -179,6 +180,8 @@ struct Attempt {
     workers: Workers,
     /// Steps done.
     step: u64,
+    /// What this attempt's first step measured: later ones are compared with it.
+    first: Option<StepMetrics>,
 }
 
 impl Attempt {
@@ -306,6 +309,13 @@ impl Attempt {
     }
 
     fn note_what_was_seen(&mut self, metrics: &StepMetrics, trainer: &Trainer) {
+        let first = self.first.get_or_insert_with(|| metrics.clone()).clone();
+        for alarm in health::alarms(&[first, metrics.clone()]) {
+            // The first step's truncation has a note of its own.
+            if !(metrics.step == 1 && alarm.topic == "truncation") {
+                self.journal.restate(alarm.topic, alarm.sentence);
+            }
+        }
         if metrics.clamped_tokens > 0 {
             self.journal.restate("teacher", format!(
                 "the log-ratios of {} of {} tokens of step {} were clamped (log_ratio_clamp): the teacher finds them \

@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use training_gym_core::checkpoint::{self, Manifest};
 use training_gym_core::ids::{ContentHash, WeightVersion};
 use training_gym_core::record::{Cause, keys};
-use training_gym_core::spec::{ProgramRef, RunSpec};
+use training_gym_core::spec::{AdvantageEstimator, ProgramRef, RunSpec};
 use training_gym_core::store::Store;
 use training_gym_core::wire::ModelInfo;
 use training_gym_core::wire::teacher::PROBE_TOKENS;
@@ -28,8 +28,8 @@ use crate::score::reward::Grader;
 use crate::score::teacher::Teacher;
 use crate::score::worker::Worker;
 use crate::settings;
-use crate::text::TextPipeline;
-use crate::update::Updater;
+use crate::text::{TextPipeline, Tokenizer};
+use crate::update::{CoTeacher, Distillation, Updater};
 
 /// A run, ready to step.
 #[derive(Debug)]
@@ -97,7 +97,7 @@ pub(super) fn prepare(
     around: &Surroundings,
 ) -> Result<Option<Prepared>, Stop> {
     let Surroundings { store, runtime, stop, .. } = around;
-    let invalid = |error: &dyn std::error::Error| Stop::new(Cause::InvalidInput, error);
+    let invalid = |error: &(dyn std::error::Error + 'static)| Stop::new(Cause::InvalidInput, error);
     settings::use_threads_here(&spec.node);
     let (device, dtype) = settings::device(&spec.node).map_err(|error| invalid(&error))?;
     let mut notes = Vec::new();
@@ -122,6 +122,23 @@ pub(super) fn prepare(
     let model = Model::load(&spec.model.folder, LoadOptions { device, dtype }).map_err(|error| invalid(&error))?;
     let mut updater = Updater::new(model.share(), spec.update.clone(), spec.rollout.sampling.temperature)
         .map_err(|error| invalid(&error))?;
+    if spec.advantage.kl_reward.is_some() {
+        updater = updater.with_reference();
+    }
+    let co_teacher = co_teacher(&spec, &text, &model)?.map(|(teacher, said)| {
+        notes.extend(said);
+        teacher
+    });
+    if let Some(distill) = &spec.distill {
+        let distillation = Distillation {
+            divergence: distill.divergence,
+            coef: distill.coef,
+            selection: distill.selection,
+            seed: spec.seed,
+        };
+        let rewarded = spec.reward.is_some() && spec.advantage.estimator != AdvantageEstimator::Ignored;
+        updater = updater.distilling(distillation, rewarded);
+    }
     let mut cursor = match &resume {
         None => Cursor { step: 0, metrics_offset: 0, learned: false, start_weights: fingerprint(&updater) },
         Some(resume) => {
@@ -162,6 +179,7 @@ pub(super) fn prepare(
         updater,
         grader,
         teacher,
+        co_teacher,
         replay,
         evaluation,
         stop: stop.clone(),
@@ -313,6 +331,48 @@ async fn teacher(
     };
     let notes = teacher.probe(&student, &probe_tokens(data)).await.map_err(stop)?;
     Ok(Some((Arc::new(teacher), notes)))
+}
+
+/// The teacher that shares the student's device, and what a person should know of it; one of another
+/// tokenizer is refused.
+fn co_teacher(
+    spec: &RunSpec,
+    text: &TextPipeline,
+    student: &Model,
+) -> Result<Option<(CoTeacher, Option<String>)>, Stop> {
+    let Some(distill) = &spec.distill else { return Ok(None) };
+    let invalid = |error: &(dyn std::error::Error + 'static)| Stop::new(Cause::InvalidInput, error);
+    let theirs = Tokenizer::from_folder(&distill.teacher.folder).map_err(|error| invalid(&error))?;
+    let ours = text.tokenizer();
+    if theirs.vocab_sha256() != ours.vocab_sha256() {
+        let sentence = format!(
+            "the teacher `{}` has another tokenizer than the student `{}` ({} tokens and {}): their distributions are \
+             over different vocabularies, and cannot be compared token by token",
+            distill.teacher.name,
+            spec.model.name,
+            theirs.vocab_size(),
+            ours.vocab_size()
+        );
+        return Err(Stop::say(Cause::InvalidInput, sentence)
+            .then("choose a teacher of the student's own family, then launch a new run"));
+    }
+    let max_tokens = spec.update.max_tokens_per_gpu;
+    let teacher =
+        CoTeacher::new(&distill.teacher.folder, student.options(), student.config(), ours.vocab_size(), max_tokens)
+            .map_err(|error| invalid(&error))?;
+    let sorted = |tokenizer: &Tokenizer| {
+        let mut ids = tokenizer.eos_token_ids().to_vec();
+        ids.sort_unstable();
+        ids
+    };
+    let (theirs, ours) = (sorted(&theirs), sorted(ours));
+    let note = (theirs != ours).then(|| {
+        format!(
+            "the teacher `{}` ends with the tokens {theirs:?}, the student with {ours:?}: it may be taught never to stop",
+            distill.teacher.name
+        )
+    });
+    Ok(Some((teacher, note)))
 }
 
 /// Eight ids of ordinary text: the first prompt's, repeated where it is shorter.

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use training_gym_core::ids::WeightVersion;
-use training_gym_core::record::{Cause, Grade, RolloutRecord, StepMetrics};
+use training_gym_core::record::{Cause, Grade, Health, RolloutRecord, StepMetrics};
 use training_gym_core::sample::{FinishReason, Sample};
 use training_gym_core::spec::RunSpec;
 
@@ -13,7 +13,7 @@ use super::failure::Stop;
 use super::replay::{Recorded, Replay};
 use super::scoring::{Judges, Pending, Verdicts};
 use super::signal::StopSignal;
-use crate::advantage::{self, AdvantageReport, OpdTerm};
+use crate::advantage::{self, AdvantageReport, Inputs, OpdTerm};
 use crate::batch::{Rollout, RolloutBatch, Score, ScoredBatch, TrainBatch, UpdateReport};
 use crate::data::PromptSource;
 use crate::rollout::Engine;
@@ -21,7 +21,7 @@ use crate::rollout::collect::{self, Draw};
 use crate::score::reward::{Graded, Grader};
 use crate::score::teacher::Teacher;
 use crate::text::TextPipeline;
-use crate::update::Updater;
+use crate::update::{self, CoTeacher, Updater};
 
 /// Everything a step needs, made once.
 #[derive(Debug)]
@@ -42,6 +42,8 @@ pub(super) struct Trainer {
     pub(super) grader: Option<Arc<Grader>>,
     /// The teacher, if the run has one.
     pub(super) teacher: Option<Arc<Teacher>>,
+    /// A teacher that shares the updater's device, if the run has one.
+    pub(super) co_teacher: Option<CoTeacher>,
     /// Held-out rows, if asked for.
     pub(super) evaluation: Option<super::evaluate::Evaluation>,
     /// Scores that a lost attempt recorded.
@@ -83,8 +85,8 @@ impl Trainer {
         let Some(scores) = self.score(&batch, &recorded, verdicts)? else { return Ok(None) };
         let scored_at = Instant::now();
         let (train, advantages) = self.advantages(batch.scored(scores));
-        let report = self.updater.apply(&train).map_err(|error| Stop::new(Cause::Numerics, &error))?;
-        if report.updates == 0 {
+        let report = self.update(&train)?;
+        if report.updates == 0 && report.skipped_updates > 0 {
             let skipped = report.skipped_updates;
             let sentence = format!("no weight moved at step {step}: no loss or gradient of {skipped} was finite");
             return Err(Stop::say(Cause::Numerics, sentence));
@@ -172,7 +174,34 @@ impl Trainer {
             .teacher
             .as_ref()
             .map(|teacher| OpdTerm { coef: teacher.opd_kl_coef, log_ratio_clamp: teacher.log_ratio_clamp });
-        advantage::estimate(batch, &self.spec.advantage, opd.as_ref(), self.spec.rollout.n_samples_per_prompt)
+        let reference =
+            self.spec.advantage.kl_reward.as_ref().map(|_| self.updater.reference_logprobs(batch.rollouts()));
+        let inputs = Inputs {
+            opd: opd.as_ref(),
+            n_samples_per_prompt: self.spec.rollout.n_samples_per_prompt,
+            max_response_len: self.spec.rollout.rollout_max_response_len,
+            reference_logprobs: reference.as_deref(),
+        };
+        advantage::estimate(batch, &self.spec.advantage, inputs)
+    }
+
+    /// Both phases where a teacher shares the device: it scores while the student is away, and is gone
+    /// before the student is back.
+    fn update(&mut self, train: &TrainBatch) -> Result<UpdateReport, Stop> {
+        let numerics = |error: update::Error| Stop::new(Cause::Numerics, &error);
+        if let Some(distill) = &self.spec.distill {
+            self.updater.minimise(distill.divergence_at(train.step(), self.spec.num_rollout));
+        }
+        let Some(teacher) = &self.co_teacher else { return self.updater.apply(train).map_err(numerics) };
+        let parked = self.updater.park();
+        let moved = parked.moved().map(|student| self.engine.reseat(student.share())).is_some();
+        let signal =
+            teacher.score(&parked, train.rollouts()).map_err(|error| Stop::new(Cause::InvalidInput, &error))?;
+        parked.seat();
+        if moved {
+            self.engine.reseat(self.updater.model().share());
+        }
+        self.updater.apply_taught(train, &signal).map_err(numerics)
     }
 }
 
@@ -194,7 +223,8 @@ fn measure(batch: &TrainBatch, report: &UpdateReport, advantages: &AdvantageRepo
         step: batch.step(),
         reward: (!rewards.is_empty()).then(|| rewards.iter().sum::<f64>() / rewards.len() as f64),
         ungraded: ungraded as u64,
-        reverse_kl: advantages.reverse_kl,
+        reverse_kl: advantages.reverse_kl.or(report.log_ratio),
+        divergence: report.divergence,
         response_len: tokens as f64 / samples,
         truncated: truncated as f64 / samples,
         entropy: report.entropy,
@@ -213,6 +243,17 @@ fn measure(batch: &TrainBatch, report: &UpdateReport, advantages: &AdvantageRepo
         eval_reward: None,
         clamped_tokens: advantages.clamped,
         zero_std_groups: advantages.zero_std_groups,
+        dropped_samples: advantages.dropped,
+        health: Some(Health {
+            reverse_kl_p95: advantages.reverse_kl_p95.or(report.log_ratio_p95),
+            task_advantage: advantages.task_advantage,
+            teacher_advantage: advantages.teacher_advantage,
+            stopped_share: rollouts.iter().filter(|rollout| rollout.finish_reason == FinishReason::Stop).count() as f64
+                / samples,
+            ungraded_share: ungraded as f64 / samples,
+            selected_share: report.selected,
+            effective_share: advantages.effective_share,
+        }),
     }
 }
 
@@ -226,6 +267,7 @@ fn check_finite(metrics: &StepMetrics) -> Result<(), Stop> {
         ("clip_fraction", Some(metrics.clip_fraction)),
         ("lr", Some(metrics.lr)),
         ("reverse_kl", metrics.reverse_kl),
+        ("divergence", metrics.divergence),
         ("reward", metrics.reward),
     ];
     match numbers.into_iter().find(|(_, value)| value.is_some_and(|value| !value.is_finite())) {

@@ -125,6 +125,17 @@ impl Engine {
         })
     }
 
+    /// Goes on with `model`, the same weights in other memory, and gives up its cache.
+    ///
+    /// # Panics
+    /// When a request is on its way.
+    pub fn reseat(&mut self, model: Model) {
+        assert!(self.running.is_empty() && self.waiting.is_empty(), "requests on their way need the cache");
+        let options = model.options();
+        self.cache = KvCache::new(model.config(), self.context_length, options.device, options.dtype);
+        self.model = model;
+    }
+
     /// Tokens a sequence may have, prompt and response together.
     pub fn context_length(&self) -> usize {
         self.context_length

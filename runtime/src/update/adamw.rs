@@ -56,6 +56,22 @@ impl AdamW {
         Self { spec: spec.clone(), slots: no_grad(|| parameters.iter().map(slot).collect()), steps: 0 }
     }
 
+    /// Goes on with `parameters`, the same in other memory, which are to hold the values of the old.
+    pub(super) fn relocate(&mut self, parameters: &[(String, Tensor)]) {
+        no_grad(|| {
+            for (slot, (_, parameter)) in self.slots.iter_mut().zip(parameters) {
+                let device = parameter.device();
+                slot.parameter = parameter.detach();
+                slot.master = match parameter.kind() {
+                    Kind::Float => parameter.detach(),
+                    _ => slot.master.to_device(device),
+                };
+                slot.exp_avg = slot.exp_avg.to_device(device);
+                slot.exp_avg_sq = slot.exp_avg_sq.to_device(device);
+            }
+        });
+    }
+
     /// Steps applied so far.
     pub fn steps(&self) -> u64 {
         self.steps

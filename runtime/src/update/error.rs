@@ -31,6 +31,30 @@ pub enum Error {
         /// Which sample of the step.
         sample: u64,
     },
+    /// A teacher that cannot be read.
+    #[error("the co-resident teacher in {folder} cannot be used")]
+    Teacher {
+        /// Its folder.
+        folder: PathBuf,
+        /// Why.
+        #[source]
+        source: crate::model::Error,
+    },
+    /// A vocabulary that is too small for the tokenizer both sides share.
+    #[error(
+        "the tokenizer has {tokens} entries; the teacher in {folder} scores {teacher} and the student {student}: \
+         both need an entry for each token"
+    )]
+    TeacherVocabulary {
+        /// The teacher's folder.
+        folder: PathBuf,
+        /// Entries of its vocabulary.
+        teacher: usize,
+        /// Entries of the student's.
+        student: usize,
+        /// Entries of the tokenizer.
+        tokens: usize,
+    },
     /// Nothing to condition the first response token on.
     #[error("sample {sample}: its prompt has no token; a prompt needs at least one")]
     EmptyPrompt {

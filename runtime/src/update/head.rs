@@ -12,9 +12,15 @@
 //! ∂loss/∂h   = ∂loss/∂z · W / τ          ∂loss/∂W = (∂loss/∂z)ᵀ · h / τ
 //! ```
 //!
+//! Where the rows are taught, the gradient of their divergence from the teacher's distributions (see
+//! [`super::divergence`]) is added; the teacher's distributions, too, exist a chunk at a time.
+//!
 //! A caller carries it on into the layers below with `(h · h_grad).sum().backward()`.
 
 use tch::{Kind, Tensor, no_grad};
+
+use super::taught::{Taught, TaughtScores};
+use super::token_stats::entropy;
 
 /// A projection from hidden rows to log-probabilities.
 #[derive(Debug)]
@@ -36,6 +42,8 @@ pub struct ChunkScores {
     pub logprobs: Tensor,
     /// Entropy of the whole distribution, `[n]` float32, in nats; where it was asked for.
     pub entropy: Option<Tensor>,
+    /// What the teacher says, where the rows are taught. No gradients: they are written out.
+    pub taught: Option<TaughtScores>,
 }
 
 /// What each row's loss should be taken of.
@@ -84,23 +92,58 @@ impl OutputHead<'_> {
         weight_grad: &mut Tensor,
         mut loss: impl FnMut(&ChunkScores) -> Tensor,
     ) -> Tensor {
+        self.backward_taught(rows, None, weight_grad, |chunk| Some(loss(chunk)))
+    }
+
+    /// As [`backward`](Self::backward), of `loss` plus Σ weight · divergence of the rows that are
+    /// taught. `loss` may be nothing.
+    ///
+    /// # Shapes
+    /// As [`backward`](Self::backward).
+    pub fn backward_taught(
+        &self,
+        rows: &Rows<'_>,
+        taught: Option<&Taught<'_>>,
+        weight_grad: &mut Tensor,
+        mut loss: impl FnMut(&ChunkScores) -> Option<Tensor>,
+    ) -> Tensor {
         let mut hidden_grads = Vec::new();
         for (start, length) in self.chunks(rows) {
             let hidden = rows.hidden.narrow(0, start, length).detach();
             let targets = rows.targets.narrow(0, start, length);
             let all = no_grad(|| self.log_softmax(&hidden));
+            let (taught, pull) = taught.map(|taught| taught.chunk(&all, &targets, start)).unzip();
             let scores = no_grad(|| ChunkScores {
                 start,
                 logprobs: pick(&all, &targets).set_requires_grad(true),
                 entropy: rows.entropy.then(|| entropy(&all).set_requires_grad(true)),
+                taught,
             });
             let value = loss(&scores);
             let leaves: Vec<&Tensor> = std::iter::once(&scores.logprobs).chain(&scores.entropy).collect();
-            let grads = Tensor::run_backward(&[&value], &leaves, false, false);
-            let entropy = scores.entropy.as_ref().zip(grads.get(1)).filter(|(_, grad)| grad.defined());
-            let grad = LogitGradient { targets: &targets, logprob_grad: &grads[0], entropy };
+            let grads = value.map(|value| Tensor::run_backward(&[&value], &leaves, false, false));
             no_grad(|| {
-                let logits_grad = grad.of_logits(all, 1.0 / self.temperature).to_kind(hidden.kind());
+                let scale = 1.0 / self.temperature;
+                let logits_grad = match grads.as_ref() {
+                    Some(grads) => {
+                        let entropy = scores.entropy.as_ref().zip(grads.get(1)).filter(|(_, grad)| grad.defined());
+                        let grad = LogitGradient { targets: &targets, logprob_grad: &grads[0], entropy };
+                        let grad = grad.of_logits(all, scale);
+                        if let Some(pull) = &pull {
+                            let _ = grad.narrow(1, 0, pull.size()[1]).g_add_(&(pull * scale));
+                        }
+                        grad
+                    }
+                    None => match pull {
+                        Some(mut pull) => {
+                            let beyond = all.size()[1] - pull.size()[1];
+                            let _ = pull.g_mul_scalar_(scale);
+                            if beyond > 0 { pull.constant_pad_nd([0, beyond]) } else { pull }
+                        }
+                        None => all.zeros_like(),
+                    },
+                };
+                let logits_grad = logits_grad.to_kind(hidden.kind());
                 if hidden.kind() == Kind::Float {
                     let _ = weight_grad.addmm_(&logits_grad.tr(), &hidden);
                 } else {
@@ -112,13 +155,13 @@ impl OutputHead<'_> {
         if hidden_grads.is_empty() { rows.hidden.zeros_like() } else { Tensor::cat(&hidden_grads, 0) }
     }
 
-    fn chunks(&self, rows: &Rows<'_>) -> impl Iterator<Item = (i64, i64)> + use<> {
+    pub(super) fn chunks(&self, rows: &Rows<'_>) -> impl Iterator<Item = (i64, i64)> + use<> {
         let (count, size) = (rows.hidden.size()[0], self.chunk_size.max(1) as i64);
         (0..count).step_by(size as usize).map(move |start| (start, size.min(count - start)))
     }
 
     /// `[n, H]` to `[n, V]` float32.
-    fn log_softmax(&self, hidden: &Tensor) -> Tensor {
+    pub(super) fn log_softmax(&self, hidden: &Tensor) -> Tensor {
         let mut logits = hidden.mm(&self.weight.tr()).to_kind(Kind::Float);
         if self.temperature != 1.0 {
             let _ = logits.g_div_scalar_(self.temperature);
@@ -129,12 +172,6 @@ impl OutputHead<'_> {
 
 fn pick(log_softmax: &Tensor, targets: &Tensor) -> Tensor {
     log_softmax.gather(1, &targets.unsqueeze(1), false).squeeze_dim(1)
-}
-
-fn entropy(log_softmax: &Tensor) -> Tensor {
-    let mut terms = log_softmax.exp();
-    let _ = terms.g_mul_(log_softmax);
-    terms.sum_dim_intlist([-1i64].as_slice(), false, None).neg()
 }
 
 /// The gradient with respect to one chunk's logits.

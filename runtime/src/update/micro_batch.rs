@@ -22,6 +22,8 @@ pub(super) struct MicroBatch {
     pub(super) advantages: Tensor,
     /// `[N]` float32: what each token weighs in the loss.
     pub(super) weights: Tensor,
+    /// Response tokens of each sample; they sum to `N`.
+    pub(super) responses: Vec<usize>,
 }
 
 impl MicroBatch {
@@ -34,12 +36,14 @@ impl MicroBatch {
     pub(super) fn new<'a>(samples: impl Iterator<Item = (&'a Rollout, &'a Vec<f32>, f64)>) -> Self {
         let (mut ids, mut lengths, mut rows, mut targets) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let (mut old, mut advantages, mut weights) = (Vec::new(), Vec::new(), Vec::new());
+        let mut responses = Vec::new();
         for (rollout, advantage, weight) in samples {
             let first = (ids.len() + rollout.prompt.prompt_ids.len()) as i64 - 1;
             let response = &rollout.response_ids;
             ids.extend_from_slice(&rollout.prompt.prompt_ids);
             ids.extend_from_slice(&response[..response.len() - 1]);
             lengths.push(Self::input_length(rollout));
+            responses.push(response.len());
             rows.extend(first..first + response.len() as i64);
             targets.extend_from_slice(response);
             old.extend_from_slice(&rollout.rollout_logprobs);
@@ -54,6 +58,30 @@ impl MicroBatch {
             old_logprobs: Tensor::from_slice(&old),
             advantages: Tensor::from_slice(&advantages),
             weights: Tensor::from_slice(&weights),
+            responses,
+        }
+    }
+
+    /// Packs samples that are only scored.
+    pub(super) fn of_rollouts(rollouts: &[Rollout]) -> Self {
+        let none: Vec<Vec<f32>> = rollouts.iter().map(|rollout| vec![0.0; rollout.response_ids.len()]).collect();
+        Self::new(rollouts.iter().zip(&none).map(|(rollout, none)| (rollout, none, 0.0)))
+    }
+
+    /// The rows `kept` of all `N` alone: the others are computed with, and carry no loss. Sequences are
+    /// whole no more.
+    pub(super) fn select(&self, kept: &[i64]) -> Self {
+        let kept = Tensor::from_slice(kept).to_device(self.rows.device());
+        let part = |tensor: &Tensor| tensor.index_select(0, &kept);
+        Self {
+            input_ids: self.input_ids.shallow_clone(),
+            lengths: self.lengths.clone(),
+            rows: part(&self.rows),
+            targets: part(&self.targets),
+            old_logprobs: part(&self.old_logprobs),
+            advantages: part(&self.advantages),
+            weights: part(&self.weights),
+            responses: Vec::new(),
         }
     }
 
@@ -67,6 +95,7 @@ impl MicroBatch {
             old_logprobs: self.old_logprobs.to_device(device),
             advantages: self.advantages.to_device(device),
             weights: self.weights.to_device(device),
+            responses: self.responses.clone(),
         }
     }
 }

@@ -9,6 +9,11 @@
 //! |---|---|
 //! | [`loss`] | policy clip, KL estimators, entropy bonus: per token |
 //! | [`head`] | the output projection and its gradient, a chunk of rows at a time |
+//! | [`divergence`], [`taught`] | whole distributions: the student's beside the teacher's |
+//! | [`token_stats`] | what a position looks like: entropies, Jensen–Shannon |
+//! | [`selection`] | which tokens are worth learning from; `scoring`: what that is judged by |
+//! | `co_teacher`, `seat` | a teacher that shares the device, in turn with the student |
+//! | `pass` | one global batch, forward and back |
 //! | [`packing`] | which samples are computed together; what a token weighs |
 //! | [`adamw`] | the optimizer and gradients |
 //! | [`schedule`] | the learning rate |
@@ -19,28 +24,39 @@
 //! threads, the same calls give the same bits.
 
 pub mod adamw;
+mod co_teacher;
+pub mod divergence;
 mod error;
 pub mod head;
 pub mod loss;
 mod micro_batch;
 pub mod packing;
+mod pass;
 pub mod schedule;
+mod scoring;
+mod seat;
+pub mod selection;
 mod state;
+pub mod taught;
 #[cfg(test)]
 mod tests;
+pub mod token_stats;
 
 use std::path::Path;
 
-use tch::{Kind, Tensor, no_grad};
-use training_gym_core::spec::UpdateSpec;
+use tch::Device;
+use training_gym_core::health::quantile;
+use training_gym_core::spec::{Divergence, TokenSelection, UpdateSpec};
 
 use crate::batch::{Rollout, TrainBatch, UpdateReport};
 use crate::model::Model;
-use adamw::{AdamW, Gradients};
+use adamw::AdamW;
+pub use co_teacher::{CoTeacher, TeacherSignal};
 pub use error::Error;
-use head::{OutputHead, Rows};
-use loss::{Objective, Tokens};
-use micro_batch::MicroBatch;
+use loss::Objective;
+use pass::Sums;
+use seat::Seated;
+pub use seat::{Parked, Seat};
 
 /// Trains a model: owns its optimizer and changes its weights in place.
 #[derive(Debug)]
@@ -54,11 +70,26 @@ pub struct Updater {
     optimizer: AdamW,
     /// Which parameter is the output projection.
     output_index: usize,
+    distillation: Option<Distillation>,
+    /// Whether there is a reward's loss beside the teacher's divergence.
+    rewarded: bool,
+    seat: Seat,
+    /// `None` while parked.
+    seated: Option<Seated>,
 }
 
-/// Sums over the tokens of one optimizer step, in float64: loss, clipped tokens, Σ −log π,
-/// Σ |log π_trainer − log π_engine|.
-type Sums = [f64; 4];
+/// What is learnt from a co-resident teacher.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Distillation {
+    /// What is minimised.
+    pub divergence: Divergence,
+    /// Its weight beside the reward's loss.
+    pub coef: f64,
+    /// Which tokens are taught; `None` is all. Only where nothing is rewarded.
+    pub selection: Option<TokenSelection>,
+    /// What drawn selections draw from, with the count of optimizer steps.
+    pub seed: u64,
+}
 
 impl Updater {
     /// An updater with a fresh optimizer. `model` shares its memory with the engine's
@@ -79,45 +110,145 @@ impl Updater {
         model.set_requires_grad(true);
         let optimizer = AdamW::new(model.parameters(), &spec.optimizer);
         let temperature = if temperature == 0.0 { 1.0 } else { temperature };
-        Ok(Self { reference, objective: Objective::new(&spec), temperature, optimizer, output_index, model, spec })
+        let seat = Seat::default();
+        Ok(Self {
+            reference,
+            objective: Objective::new(&spec),
+            temperature,
+            optimizer,
+            output_index,
+            distillation: None,
+            rewarded: true,
+            seated: Some(seat.take(seat::bytes_of(&model))),
+            seat,
+            model,
+            spec,
+        })
+    }
+
+    /// Learns from a co-resident teacher's distributions too, or, where nothing is `rewarded`, from
+    /// them alone: then no policy loss is computed.
+    #[must_use]
+    pub fn distilling(mut self, distillation: Distillation, rewarded: bool) -> Self {
+        (self.distillation, self.rewarded) = (Some(distillation), rewarded);
+        self
+    }
+
+    /// Minimises something else from now on.
+    ///
+    /// # Panics
+    /// When the updater is not [`distilling`](Self::distilling).
+    pub fn minimise(&mut self, divergence: Divergence) {
+        self.distillation.as_mut().expect("an updater that distils").divergence = divergence;
+    }
+
+    /// Keeps the starting weights even where the loss does not need them:
+    /// [`reference_logprobs`](Self::reference_logprobs) does.
+    #[must_use]
+    pub fn with_reference(mut self) -> Self {
+        self.reference.get_or_insert_with(|| self.model.copy());
+        self
+    }
+
+    /// Leaves the device to a teacher.
+    pub fn park(&mut self) -> Parked<'_> {
+        Parked::new(self)
+    }
+
+    /// The device's place for one model.
+    pub fn seat(&self) -> &Seat {
+        &self.seat
+    }
+
+    fn stand_up(&mut self) {
+        self.seated = None;
+    }
+
+    fn sit_down(&mut self) {
+        self.seated = Some(self.seat.take(seat::bytes_of(&self.model)));
+    }
+
+    /// Moves weights, optimizer and reference. What shared their memory shares it no more.
+    fn relocate(&mut self, device: Device) {
+        self.model = self.model.copy_to(device);
+        self.model.set_requires_grad(true);
+        self.optimizer.relocate(self.model.parameters());
+        self.reference = self.reference.as_ref().map(|reference| reference.copy_to(device));
     }
 
     /// Updates the weights with one rollout: an optimizer step for every `global_batch_size`
     /// samples, in sample order (the last may have fewer).
     ///
-    /// A step whose loss or gradient is not finite changes nothing and is counted. The means of
-    /// the report are over the steps that were applied; where none was, they are 0 and `updates`
-    /// is 0. `logprob_gap` is over the samples of the first optimizer step, computed before it.
+    /// A step whose loss or gradient is not finite changes nothing and is counted; one whose samples
+    /// all have weight 0 is none. The means of the report are over the steps that were applied; where
+    /// none was, they are 0 and `updates` is 0. `logprob_gap` is over the samples of the first
+    /// optimizer step, computed before it.
     ///
     /// # Errors
     /// [`Error::Token`] when a token id is outside the model's vocabulary. Nothing has changed then.
     pub fn apply(&mut self, batch: &TrainBatch) -> Result<UpdateReport, Error> {
+        self.update(batch, None)
+    }
+
+    /// As [`apply`](Self::apply), with what a co-resident teacher left of the batch's responses.
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply).
+    ///
+    /// # Panics
+    /// When the updater is not [`distilling`](Self::distilling).
+    pub fn apply_taught(&mut self, batch: &TrainBatch, signal: &TeacherSignal) -> Result<UpdateReport, Error> {
+        assert!(self.distillation.is_some(), "an updater that distils says what it minimises");
+        self.update(batch, Some(signal))
+    }
+
+    fn update(&mut self, batch: &TrainBatch, signal: Option<&TeacherSignal>) -> Result<UpdateReport, Error> {
         self.check_tokens(batch.rollouts())?;
         let samples = batch.rollouts().len();
         let mut report = UpdateReport::default();
+        let (mut gap, mut taught, mut seen) = (None, Sums::default(), 0.0);
         for start in (0..samples).step_by(self.spec.global_batch_size) {
             let end = samples.min(start + self.spec.global_batch_size);
-            let tokens: usize = batch.rollouts()[start..end].iter().map(|rollout| rollout.response_ids.len()).sum();
-            let (gradients, [loss, clipped, surprisal, gap]) = self.gradients(batch, start..end);
-            let (norm, gradients) = gradients.finish(self.model.parameters(), self.spec.optimizer.clip_grad);
-            if start == 0 {
-                report.logprob_gap = gap / tokens as f64;
+            let kept: Vec<usize> = (start..end).filter(|&sample| batch.weights()[sample] > 0.0).collect();
+            let tokens: usize = kept.iter().map(|&sample| batch.rollouts()[sample].response_ids.len()).sum();
+            if tokens == 0 {
+                continue;
             }
-            if !norm.is_finite() || !loss.is_finite() {
+            let tokens = tokens as f64;
+            let Some((gradients, sums)) = self.gradients(batch, &kept, signal) else { continue };
+            let (norm, gradients) = gradients.finish(self.model.parameters(), self.spec.optimizer.clip_grad);
+            gap.get_or_insert(sums.gap / tokens);
+            if !norm.is_finite() || !sums.loss.is_finite() {
                 report.skipped_updates += 1;
                 continue;
             }
             report.lr = schedule::learning_rate(&self.spec.optimizer, self.optimizer.steps() + 1);
             self.optimizer.step(gradients, report.lr);
             report.updates += 1;
-            report.loss += loss;
-            report.clip_fraction += clipped / tokens as f64;
-            report.entropy += surprisal / tokens as f64;
+            report.loss += sums.loss;
+            report.clip_fraction += sums.clipped / tokens;
+            report.entropy += sums.surprisal / tokens;
             report.grad_norm += norm;
+            taught.divergence += sums.divergence;
+            taught.log_ratio += sums.log_ratio;
+            taught.taught += sums.taught;
+            taught.log_ratios.extend(sums.log_ratios);
+            report.head_seconds += sums.head_seconds;
+            report.scoring_seconds += sums.scoring_seconds;
+            seen += tokens;
         }
+        report.logprob_gap = gap.unwrap_or_default();
         let applied = report.updates.max(1) as f64;
         for mean in [&mut report.loss, &mut report.clip_fraction, &mut report.entropy, &mut report.grad_norm] {
             *mean /= applied;
+        }
+        if taught.taught > 0.0 {
+            report.divergence = Some(taught.divergence / taught.taught);
+            report.log_ratio = Some(taught.log_ratio / taught.taught);
+            report.log_ratio_p95 = quantile(&taught.log_ratios, 0.95);
+        }
+        if self.distillation.is_some() && signal.is_some() {
+            report.selected = Some(if seen > 0.0 { taught.taught / seen } else { 0.0 });
         }
         Ok(report)
     }
@@ -169,73 +300,5 @@ impl Updater {
             }
         }
         Ok(())
-    }
-
-    /// Loss, metrics and gradients of one global batch.
-    fn gradients(&self, batch: &TrainBatch, samples: std::ops::Range<usize>) -> (Gradients, Sums) {
-        let rollouts = &batch.rollouts()[samples.clone()];
-        let loss_tokens: Vec<usize> = rollouts.iter().map(|rollout| rollout.response_ids.len()).collect();
-        let weights = packing::weights(&loss_tokens, self.spec.loss_aggregation);
-        let lengths: Vec<usize> = rollouts.iter().map(MicroBatch::input_length).collect();
-        let mut gradients = Gradients::new(self.model.parameters().len());
-        let mut sums = Vec::new();
-        for part in packing::micro_batches(&lengths, self.spec.max_tokens_per_gpu) {
-            let samples = rollouts[part.clone()]
-                .iter()
-                .zip(&batch.advantages()[samples.start + part.start..])
-                .zip(&weights[part]);
-            let micro = MicroBatch::new(samples.map(|((rollout, advantages), weight)| (rollout, advantages, *weight)));
-            sums.push(self.backward(&micro.to_device(self.model.options().device), &mut gradients));
-        }
-        let sums = no_grad(|| Tensor::stack(&sums, 0).sum_dim_intlist([0i64].as_slice(), false, Kind::Double));
-        let sums = Vec::<f64>::try_from(sums).expect("four sums");
-        (gradients, [sums[0], sums[1], sums[2], sums[3]])
-    }
-
-    /// Adds one micro-batch's gradients. Returns its [`Sums`], `[4]` float32.
-    fn backward(&self, micro: &MicroBatch, gradients: &mut Gradients) -> Tensor {
-        let hidden = self.model.hidden_rows(&micro.input_ids, &micro.lengths, &micro.rows);
-        let tokens = Tokens {
-            old_logprobs: micro.old_logprobs.shallow_clone(),
-            advantages: micro.advantages.shallow_clone(),
-            weights: micro.weights.shallow_clone(),
-            reference_logprobs: self.reference.as_ref().map(|model| self.reference_logprobs(model, micro)),
-        };
-        let parameters = self.model.parameters();
-        let output = self.model.output_weight().detach();
-        let head = self.head(&output);
-        let detached = hidden.detach();
-        let rows = Rows { hidden: &detached, targets: &micro.targets, entropy: self.objective.needs_entropy() };
-        let mut sums = Vec::new();
-        let accumulator = gradients.accumulator(self.output_index, &parameters[self.output_index].1);
-        let hidden_grad = head.backward(&rows, accumulator, |chunk| {
-            let tokens = tokens.narrow(chunk.start, chunk.logprobs.size()[0]);
-            let terms = self.objective.evaluate(&chunk.logprobs, chunk.entropy.as_ref(), &tokens);
-            sums.push(no_grad(|| {
-                let logprobs = chunk.logprobs.detach();
-                let gap = (&logprobs - &tokens.old_logprobs).abs().sum(None);
-                let clipped = terms.clipped.sum(Kind::Float);
-                Tensor::stack(&[&terms.loss.detach(), &clipped, &logprobs.sum(None).neg(), &gap], 0)
-            }));
-            terms.loss
-        });
-        let carried_on = (hidden * hidden_grad).sum(None);
-        let inputs: Vec<&Tensor> = parameters.iter().map(|(_, parameter)| parameter).collect();
-        for (index, grad) in Tensor::run_backward(&[&carried_on], &inputs, false, false).into_iter().enumerate() {
-            gradients.add(index, grad);
-        }
-        no_grad(|| Tensor::stack(&sums, 0).sum_dim_intlist([0i64].as_slice(), false, None))
-    }
-
-    fn reference_logprobs(&self, reference: &Model, micro: &MicroBatch) -> Tensor {
-        no_grad(|| {
-            let hidden = reference.hidden_rows(&micro.input_ids, &micro.lengths, &micro.rows);
-            let rows = Rows { hidden: &hidden, targets: &micro.targets, entropy: false };
-            self.head(reference.output_weight()).score(&rows).0
-        })
-    }
-
-    fn head<'a>(&self, weight: &'a Tensor) -> OutputHead<'a> {
-        OutputHead { weight, temperature: self.temperature, chunk_size: self.spec.logits_chunk_size }
     }
 }

@@ -38,6 +38,9 @@ pub fn weights(loss_tokens: &[usize], aggregation: LossAggregation) -> Vec<f64> 
             let samples = loss_tokens.len() as f64;
             loss_tokens.iter().map(|&tokens| 1.0 / (tokens.max(1) as f64 * samples)).collect()
         }
+        LossAggregation::ConstantLength { length } => {
+            vec![1.0 / (length.max(1) as f64 * loss_tokens.len() as f64); loss_tokens.len()]
+        }
     }
 }
 
@@ -59,5 +62,10 @@ mod tests {
             let total: f64 = weights(&tokens, aggregation).iter().zip(tokens).map(|(w, n)| w * n as f64).sum();
             assert!((total - 1.0).abs() < 1e-12);
         }
+    }
+
+    #[test]
+    fn a_constant_length_weighs_every_token_alike() {
+        assert_eq!(weights(&[1, 4], LossAggregation::ConstantLength { length: 10 }), [0.05, 0.05]);
     }
 }

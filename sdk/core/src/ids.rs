@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 /// A name that does not fit where it is used.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[error("{kind} `{given}` is not a valid name: {rule}")]
 pub struct InvalidName {
     kind: &'static str,

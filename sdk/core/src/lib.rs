@@ -8,17 +8,18 @@
 //! | [`record`] | what a run writes about itself: status, metrics, rollouts |
 //! | [`wire`] | SGLang's `/generate` contract and the teacher's answer, parsed in one place |
 //! | [`worker`] | the reward worker's protocol |
-//! | [`store`] | artefacts by key: the trait, `file://`, memory |
+//! | [`store`] | artefacts by key: the trait, `file://`, `s3://`, memory |
 //! | [`stored`] | a model's files in the store, and their manifest |
 //! | [`checkpoint`] | layout, manifest, latest pointer, retention |
 //! | [`splitmix`] | how seeds are spread |
 //!
-//! No libtorch, no Kubernetes, no HTTP client: both sides can afford this crate.
+//! No libtorch, no Kubernetes, and no HTTP client without the feature `s3`: both sides can afford this crate.
 
 #![warn(unnameable_types)]
 
 mod chain;
 pub mod checkpoint;
+pub mod health;
 pub mod ids;
 pub mod record;
 pub mod sample;

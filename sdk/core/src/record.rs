@@ -161,6 +161,43 @@ pub struct StepMetrics {
     /// Groups whose graded rewards are all equal: they carry no reward signal.
     #[serde(default)]
     pub zero_std_groups: u64,
+    /// Mean divergence from a co-resident teacher over the tokens that were taught, in nats.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub divergence: Option<f64>,
+    /// Samples that dynamic sampling left out of the update.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub dropped_samples: u64,
+    /// What tells whether the run is well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<Health>,
+}
+
+/// Whether a run is well, in numbers; [`crate::health`] says what they mean.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Health {
+    /// The 95th percentile of log π_student − log π_teacher over response tokens, in nats.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reverse_kl_p95: Option<f64>,
+    /// Mean |advantage| of the rewards alone, over response tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task_advantage: Option<f64>,
+    /// Mean |advantage| of the teacher's term alone, over response tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub teacher_advantage: Option<f64>,
+    /// Share of responses that ended by themselves: with an end token or a stop text.
+    pub stopped_share: f64,
+    /// Share of samples without a grade, where grades were asked for.
+    pub ungraded_share: f64,
+    /// Share of response tokens that a co-resident teacher taught.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selected_share: Option<f64>,
+    /// Share of the samples that their uneven weights are worth (Kish's effective sample size).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effective_share: Option<f64>,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Whether and how a sample was graded.

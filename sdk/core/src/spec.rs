@@ -12,6 +12,15 @@ use serde_json::{Map, Value};
 use crate::ids::{AppName, ContentHash, RunId};
 pub use crate::stored::StoredModel;
 
+mod distill;
+mod method;
+
+pub use distill::{DistillSpec, Divergence, DivergenceSwitch, SelectionRule, TokenSelection};
+pub use method::{
+    AdvantageEstimator, AdvantageSpec, KlLossSpec, KlLossType, KlRewardSpec, LossAggregation, OverlongSpec, PassRate,
+    PolicyLoss, SampleWeighting,
+};
+
 /// A [`RunSpec`] as it is stored: the version is part of the document.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "version", deny_unknown_fields)]
@@ -37,6 +46,9 @@ pub struct RunSpec {
     pub reward: Option<RewardSpec>,
     /// The teacher; `None` is pure reinforcement learning.
     pub teacher: Option<TeacherSpec>,
+    /// A teacher in the trainer itself, whose whole distributions are learnt from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub distill: Option<DistillSpec>,
     /// How rewards become advantages.
     pub advantage: AdvantageSpec,
     /// How advantages become weights.
@@ -277,55 +289,6 @@ pub struct TeacherSpec {
     pub timeout_secs: f64,
 }
 
-/// What is subtracted from a reward, and divided by, to make an advantage.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum AdvantageEstimator {
-    /// GRPO: minus the mean of the prompt's group; with `normalize_std`, over the group's
-    /// standard deviation (n − 1, + 1e-6).
-    GroupRelative {
-        /// Divide by the group's standard deviation.
-        normalize_std: bool,
-    },
-    /// The reward itself, on every token.
-    Raw,
-}
-
-/// How rewards become advantages.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct AdvantageSpec {
-    /// The estimator.
-    pub estimator: AdvantageEstimator,
-    /// Whiten the final advantages over all loss tokens of the step.
-    pub normalize_advantages: bool,
-}
-
-/// Estimators of KL(policy ‖ reference) from log-probabilities of sampled tokens
-/// (Schulman, "Approximating KL Divergence", 2020).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum KlLossType {
-    /// log p − log q.
-    K1,
-    /// ½(log p − log q)².
-    K2,
-    /// exp(r) − 1 − r with r = log q − log p.
-    K3,
-    /// k3 clamped to [−10, 10].
-    LowVarKl,
-}
-
-/// Which mean a loss is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum LossAggregation {
-    /// Over all loss tokens of the global batch.
-    TokenMean,
-    /// Over samples, each the mean of its own loss tokens.
-    SampleMean,
-}
-
 /// How the learning rate moves after its warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -378,6 +341,9 @@ pub struct UpdateSpec {
     pub eps_clip_high: f64,
     /// Dual clip for negative advantages; `None` is off.
     pub eps_clip_c: Option<f64>,
+    /// What is made of the probability ratio and the clip.
+    #[serde(default, skip_serializing_if = "PolicyLoss::is_default")]
+    pub policy_loss: PolicyLoss,
     /// Penalty towards the starting model.
     pub kl_loss: Option<KlLossSpec>,
     /// Weight of the entropy bonus.
@@ -388,16 +354,6 @@ pub struct UpdateSpec {
     pub logits_chunk_size: usize,
     /// The optimizer.
     pub optimizer: OptimizerSpec,
-}
-
-/// A KL penalty in the loss.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct KlLossSpec {
-    /// Its weight.
-    pub kl_loss_coef: f64,
-    /// Its estimator.
-    pub kl_loss_type: KlLossType,
 }
 
 /// Evaluation inside a run.

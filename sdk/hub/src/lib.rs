@@ -32,6 +32,7 @@ mod snapshot;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+mod who;
 
 use std::fmt;
 use std::sync::Arc;
@@ -42,6 +43,7 @@ pub use listing::{Listing, RemoteFile};
 pub use options::{HubOptions, Patience, Token};
 pub use repo::{Repo, RepoKind};
 pub use snapshot::{Snapshot, local_model};
+pub use who::Who;
 
 /// How far one file has come.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -81,12 +81,7 @@ impl Resources {
     ///
     /// # Errors
     /// Where a value cannot be.
-    pub(crate) fn node(
-        &self,
-        share: &Share,
-        folder: &Path,
-        fast_bfloat16: bool,
-    ) -> Result<NodeSpec, InvalidResources> {
+    pub(crate) fn node(&self, share: &Share, folder: &Path, fast_bfloat16: bool) -> Result<NodeSpec, InvalidResources> {
         self.check()?;
         let device = self.device();
         let cores = self.cpu.map(|cores| (cores as usize).max(1));
@@ -131,7 +126,8 @@ impl Resources {
         ];
         let names: Vec<&str> = set.into_iter().filter(|(_, set)| *set).map(|(name, _)| name).collect();
         let (last, first) = names.split_last()?;
-        let names = if first.is_empty() { format!("{last} is") } else { format!("{} and {last} are", first.join(", ")) };
+        let names =
+            if first.is_empty() { format!("{last} is") } else { format!("{} and {last} are", first.join(", ")) };
         Some(format!("resources: {names} for a cluster, and not applied by {backend}"))
     }
 }
@@ -213,10 +209,7 @@ mod tests {
     fn what_a_backend_cannot_apply_is_named() {
         assert_eq!(Resources { threads: Some(1), gpus: Some(1), ..Resources::default() }.note_for_cluster("b"), None);
         let one = Resources { queue: Some("q".to_owned()), ..Resources::default() };
-        assert_eq!(
-            one.note_for_cluster("b").unwrap(),
-            "resources: queue is for a cluster, and not applied by b"
-        );
+        assert_eq!(one.note_for_cluster("b").unwrap(), "resources: queue is for a cluster, and not applied by b");
         let two = Resources { memory: Some("1Gi".to_owned()), ..one };
         assert!(two.note_for_cluster("b").unwrap().contains("memory and queue are"));
     }

@@ -4,7 +4,10 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use training_gym_core::spec::{AdvantageEstimator, Dtype, KlLossType, LossAggregation, LrDecayStyle, TeacherDialect};
+use training_gym_core::spec::{
+    AdvantageEstimator, Divergence, Dtype, KlLossType, LossAggregation, LrDecayStyle, PolicyLoss, SampleWeighting,
+    SelectionRule, TeacherDialect, TokenSelection,
+};
 
 use super::{Explanation, Model, Origin, Problem, Recipe, Setting};
 
@@ -142,14 +145,43 @@ shown! {
     Vec<String>: |value| if value.is_empty() { "none".to_owned() } else { format!("{value:?}") };
     Vec<i64>: |value| if value.is_empty() { "none".to_owned() } else { format!("{value:?}") };
     KlLossType: |value| named(value);
-    LossAggregation: |value| named(value);
+    PolicyLoss: |value| named(value);
+    Divergence: |value| match value {
+        Divergence::Jsd { beta } => format!("jsd, beta {beta:?}"),
+        Divergence::AdaptiveKl { head } => format!("adaptive_kl, head {head:?}"),
+        other => named(other),
+    };
+    SampleWeighting: |value| match value {
+        SampleWeighting::Paced { alpha, beta, .. } => format!("paced, p^{alpha:?} · (1 − p)^{beta:?}"),
+        SampleWeighting::HardFilter { low, high, .. } => format!("hard-filter, {low:?} < p < {high:?}"),
+        SampleWeighting::Reward { beta } => format!("reward, beta {beta:?}"),
+    };
+    TokenSelection: |value| {
+        let cut = |quantile: &Option<f64>| quantile.map_or("uncut".to_owned(), |at| format!("cut at {at:?}"));
+        let rule = match &value.rule {
+            SelectionRule::SoftOr { entropy_clip_quantile } => format!("soft-or, entropy {}", cut(entropy_clip_quantile)),
+            SelectionRule::Overconfident { entropy_clip_quantile } => {
+                format!("overconfident, entropy {}", cut(entropy_clip_quantile))
+            }
+            SelectionRule::Sampled { entropy_power, jsd_power } => {
+                format!("sampled, entropy^{entropy_power:?} · jsd^{jsd_power:?}")
+            }
+            other => named(other),
+        };
+        format!("{:?} of the tokens by {rule}", value.ratio)
+    };
+    LossAggregation: |value| match value {
+        LossAggregation::ConstantLength { length } => format!("constant-length, {length} tokens"),
+        other => named(other),
+    };
     LrDecayStyle: |value| named(value);
     Dtype: |value| named(value);
     TeacherDialect: |value| named(value);
     AdvantageEstimator: |value| match value {
         AdvantageEstimator::GroupRelative { normalize_std: true } => "group-relative, over the group's std".to_owned(),
         AdvantageEstimator::GroupRelative { normalize_std: false } => "group-relative".to_owned(),
-        AdvantageEstimator::Raw => "raw".to_owned(),
+        AdvantageEstimator::ReinforcePlusPlus { gamma } => format!("reinforce-plus-plus, gamma {gamma:?}"),
+        other => named(other),
     };
 }
 

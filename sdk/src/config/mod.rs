@@ -31,11 +31,12 @@ pub(crate) use engine_key::EngineKey;
 pub use error::{Error, Problem};
 pub use explain::{Explanation, Origin, Setting};
 pub use model::{Family, Model, ModelSource};
-pub use opd::{Opd, Teacher};
+pub use opd::{CoResident, Opd, Teacher};
 pub use recipe::Recipe;
 pub use response::ParsedResponse;
 pub use train::{Facts, Resolve, TrainConfig, resolve};
 pub use training_gym_core::spec::{
-    AdvantageEstimator, Dtype, Egress, KlLossType, LossAggregation, LrDecayStyle, TeacherDialect,
+    AdvantageEstimator, Divergence, DivergenceSwitch, Dtype, Egress, KlLossType, LossAggregation, LrDecayStyle,
+    PassRate, PolicyLoss, SampleWeighting, SelectionRule, TeacherDialect, TokenSelection,
 };
 pub use values::{ChatTemplateKwargs, Environment, ExtraConfig};

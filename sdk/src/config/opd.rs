@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use training_gym_core::spec::{SecretRef, TeacherDialect, TeacherSpec};
+use training_gym_core::spec::{
+    Divergence, DivergenceSwitch, SecretRef, SelectionRule, TeacherDialect, TeacherSpec, TokenSelection,
+};
+
+use super::Model;
 
 /// A server that says how likely it finds the student's tokens, and where its credential is.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,20 +26,38 @@ impl Teacher {
     }
 }
 
-/// The on-policy distillation term of a recipe: each token's advantage loses
-/// `opd_kl_coef · (log π_student − log π_teacher)`.
+/// A teacher in the trainer itself: it takes turns with the student on one device, and whole
+/// distributions are compared.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CoResident {
+    /// The teacher: a model with the student's tokenizer.
+    pub model: Model,
+    /// What is minimised.
+    pub divergence: Divergence,
+    /// What is minimised later, where that is something else.
+    pub switch: Option<DivergenceSwitch>,
+    /// Which response tokens carry the loss; `None` is all.
+    pub selection: Option<TokenSelection>,
+}
+
+/// On-policy distillation, in one of two forms. From a teacher behind a URL, each token's advantage
+/// loses `opd_kl_coef · (log π_student − log π_teacher)`; from a co-resident one, the loss gains
+/// `opd_kl_coef` times a divergence between whole distributions.
 ///
-/// Defaults: `opd_kl_coef` 1, `log_ratio_clamp` 10, 4 requests of 16 sequences in flight, 300
-/// seconds for each.
+/// Defaults: `opd_kl_coef` 1; behind a URL `log_ratio_clamp` 10, 4 requests of 16 sequences in flight,
+/// 300 seconds for each; co-resident the reverse KL.
 ///
 /// ```
-/// use training_gym::config::Opd;
+/// use training_gym::config::{Divergence, Opd, models};
 /// let _ = Opd { opd_kl_coef: 0.5, ..Opd::to_url("https://teacher.example/generate").token_env("TEACHER_TOKEN") };
+/// let _ = Opd::co_resident(models::QWEN3_8B).divergence(Divergence::Jsd { beta: 0.5 });
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Opd {
-    /// Who is asked.
+    /// Who is asked, unless the teacher is co-resident.
     pub teacher: Teacher,
+    /// The teacher in the trainer itself.
+    pub co_resident: Option<CoResident>,
     /// λ: the weight of the teacher's term, ≥ 0.
     pub opd_kl_coef: f64,
     /// |log π_student − log π_teacher| of one token is clamped to this, and counted; `None` is
@@ -54,6 +76,40 @@ impl Opd {
     #[must_use]
     pub fn to_url(url: impl Into<String>) -> Self {
         Teacher::new(url).into()
+    }
+
+    /// Distillation from a model in the trainer itself: whole distributions, by the reverse KL unless
+    /// [`divergence`](Self::divergence) says otherwise.
+    #[must_use]
+    pub fn co_resident(model: Model) -> Self {
+        let co_resident = CoResident { model, divergence: Divergence::default(), switch: None, selection: None };
+        Self { co_resident: Some(co_resident), ..Self::from(Teacher::new("")) }
+    }
+
+    /// Says what a co-resident teacher's distributions are compared by. A teacher behind a URL sends
+    /// none: nothing changes.
+    #[must_use]
+    pub fn divergence(mut self, divergence: Divergence) -> Self {
+        self.co_resident = self.co_resident.map(|teacher| CoResident { divergence, ..teacher });
+        self
+    }
+
+    /// Minimises another divergence once the share `at` of the run's steps is done, as PACED's schedule
+    /// does: `Opd::co_resident(m).divergence(Divergence::ForwardKl).then(0.5, Divergence::ReverseKl)`.
+    #[must_use]
+    pub fn then(mut self, at: f64, to: Divergence) -> Self {
+        let switch = Some(DivergenceSwitch { at, to });
+        self.co_resident = self.co_resident.map(|teacher| CoResident { switch, ..teacher });
+        self
+    }
+
+    /// Teaches only the share `ratio` of each response's tokens that `rule` ranks highest (TIP). A teacher
+    /// behind a URL sends no distributions to rank by: nothing changes.
+    #[must_use]
+    pub fn select(mut self, rule: SelectionRule, ratio: f64) -> Self {
+        let selection = Some(TokenSelection { rule, ratio });
+        self.co_resident = self.co_resident.map(|teacher| CoResident { selection, ..teacher });
+        self
     }
 
     /// Names the environment variable of the job that holds the teacher's bearer token.
@@ -88,6 +144,7 @@ impl From<Teacher> for Opd {
     fn from(teacher: Teacher) -> Self {
         Self {
             teacher,
+            co_resident: None,
             opd_kl_coef: 1.0,
             log_ratio_clamp: Some(10.0),
             max_concurrency: 4,

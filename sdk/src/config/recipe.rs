@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use training_gym_core::spec::{AdvantageEstimator, Dtype, Egress, KlLossType, LossAggregation, LrDecayStyle};
+use training_gym_core::spec::{
+    AdvantageEstimator, Dtype, Egress, KlLossType, LossAggregation, LrDecayStyle, PolicyLoss, SampleWeighting,
+};
 
 use super::{ChatTemplateKwargs, Environment, Explanation, ExtraConfig, Facts, Model, Opd, settle};
 use crate::reward::{PostProcessFn, RewardFn};
@@ -81,6 +83,21 @@ pub struct Recipe {
     pub advantage: Option<AdvantageEstimator>,
     /// Whiten the final advantages over all loss tokens of a step. Default false.
     pub normalize_advantages: Option<bool>,
+    /// Take a KL penalty towards the starting model from the reward, of this weight, > 0. Unset: none.
+    pub kl_reward_coef: Option<f64>,
+    /// Its estimator. Default `k1`.
+    pub kl_reward_type: Option<KlLossType>,
+    /// DAPO's overlong shaping: over the last so many tokens before `rollout_max_response_len`, a
+    /// response's reward falls. Unset: off.
+    pub overlong_cache_len: Option<usize>,
+    /// What it has fallen by at the limit, > 0. Default 1.
+    pub overlong_penalty: Option<f64>,
+    /// DAPO's dynamic sampling: leave groups whose graded rewards are all equal out of the update.
+    /// Default false.
+    pub dynamic_sampling: Option<bool>,
+    /// How much each sample's loss counts: by its problem's pass rate (PACED), or by its reward. Unset: all
+    /// alike.
+    pub weighting: Option<SampleWeighting>,
 
     /// Samples an optimizer step; divides `rollout_batch_size · n_samples_per_prompt`. Unset: all of
     /// a rollout, one optimizer step each.
@@ -89,7 +106,9 @@ pub struct Recipe {
     pub max_tokens_per_gpu: Option<usize>,
     /// Rows of the output projection computed at once. Default 512.
     pub logits_chunk_size: Option<usize>,
-    /// PPO's lower clip, in (0, 1). Default 0.2.
+    /// What is made of the probability ratio: PPO's, GSPO's or CISPO's loss. Default PPO's.
+    pub policy_loss: Option<PolicyLoss>,
+    /// PPO's lower clip, in (0, 1), or up to 1 with CISPO. Default 0.2.
     pub eps_clip: Option<f64>,
     /// PPO's upper clip, > 0. Default 0.28 (DAPO's clip-higher).
     pub eps_clip_high: Option<f64>,
@@ -101,6 +120,8 @@ pub struct Recipe {
     pub kl_loss_coef: Option<f64>,
     /// Its estimator. Default `low_var_kl`.
     pub kl_loss_type: Option<KlLossType>,
+    /// Multiply its estimates with the probability ratio. Default false.
+    pub use_unbiased_kl: Option<bool>,
     /// Weight of the entropy bonus, ≥ 0. Default 0.
     pub entropy_coef: Option<f64>,
     /// Which mean the loss is. Default over tokens.

@@ -1,7 +1,9 @@
 //! The run a person asks for, and the only road from it to a [`RunSpec`].
 
 use training_gym_core::ids::RunId;
-use training_gym_core::spec::{DataSpec, EvalSpec, ModelSpec, NodeSpec, ProgramRef, RewardSpec, RowsRef, RunSpec};
+use training_gym_core::spec::{
+    DataSpec, DistillSpec, EvalSpec, ModelSpec, NodeSpec, ProgramRef, RewardSpec, RowsRef, RunSpec,
+};
 
 use super::model::context_length;
 use super::settle::{BY_NAME, Settled, settle};
@@ -96,6 +98,8 @@ pub struct Resolve<'a> {
     pub run_id: RunId,
     /// The student on this machine.
     pub model: ModelSpec,
+    /// The co-resident teacher on this machine; needed where the recipe names one.
+    pub co_teacher: Option<ModelSpec>,
     /// The training rows in the store.
     pub train: RowsRef,
     /// The held-out rows in the store, if any.
@@ -111,7 +115,7 @@ pub struct Resolve<'a> {
 /// # Errors
 /// Everything that is wrong, at once.
 pub fn resolve(launch: Resolve<'_>) -> Result<RunSpec, Error> {
-    let Resolve { config, run_id, model, train, eval, program, node } = launch;
+    let Resolve { config, run_id, model, co_teacher, train, eval, program, node } = launch;
     let device = config.recipe.device.clone().unwrap_or_else(|| node.device.clone());
     let facts = config.facts(&Facts {
         gpus: (device == "cpu").then_some(0),
@@ -139,6 +143,14 @@ pub fn resolve(launch: Resolve<'_>) -> Result<RunSpec, Error> {
             remedy: "wait until it is ready".to_owned(),
         });
     }
+    if settled.distill.is_some() && co_teacher.is_none() {
+        problems.push(Problem {
+            field: "recipe.opd.co_resident.model".to_owned(),
+            value: None,
+            bound: "the teacher's files are not on this machine yet".to_owned(),
+            remedy: "launch it, which fetches them".to_owned(),
+        });
+    }
     refused(problems)?;
     let Settled {
         num_rollout,
@@ -146,6 +158,7 @@ pub fn resolve(launch: Resolve<'_>) -> Result<RunSpec, Error> {
         max_prompt_len,
         reward,
         teacher,
+        distill,
         advantage,
         update,
         save,
@@ -184,6 +197,13 @@ pub fn resolve(launch: Resolve<'_>) -> Result<RunSpec, Error> {
         rollout,
         reward,
         teacher,
+        distill: distill.zip(co_teacher).map(|(distilled, teacher)| DistillSpec {
+            teacher,
+            divergence: distilled.divergence,
+            switch: distilled.switch,
+            coef: distilled.coef,
+            selection: distilled.selection,
+        }),
         advantage,
         update,
         eval,

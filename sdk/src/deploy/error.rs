@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use training_gym_core::{checkpoint, store};
 use training_gym_core::ids::InvalidName;
 use training_gym_core::wire::teacher::{ProbeFault, TeacherFault};
+use training_gym_core::{checkpoint, store};
 
 use crate::gym::ModelError;
 use crate::{backend, hub};

@@ -4,6 +4,7 @@
 //! client: two can live in one program.
 
 mod model;
+mod orphans;
 mod staging;
 
 use std::path::{Path, PathBuf};
@@ -22,6 +23,7 @@ use crate::hub::{self, Hub};
 use crate::run::{self, RunInfo, TrainRun};
 
 pub(crate) use model::ModelError;
+pub use orphans::Leftover;
 #[cfg(feature = "kubernetes")]
 pub(crate) use staging::stage;
 
@@ -113,11 +115,19 @@ impl Gym {
     /// # Errors
     /// When no folder can be state, or a variable cannot be used.
     pub fn from_env() -> Result<Self, Error> {
+        Self::from_env_in(home()?)
+    }
+
+    /// As [`Gym::from_env`], with its state under `home` whatever `TRAINING_GYM_HOME` says.
+    ///
+    /// # Errors
+    /// As [`Gym::from_env`].
+    pub fn from_env_in(home: impl Into<PathBuf>) -> Result<Self, Error> {
         let set = |name: &str| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
         let store = set(STORE_VARIABLE);
         match set(BACKEND_VARIABLE).as_deref() {
             None | Some("local") => {
-                let gym = Self::local(home()?)?;
+                let gym = Self::local(home)?;
                 match store {
                     Some(url) => Ok(gym.with_store(store::open(&url)?)),
                     None => Ok(gym),
@@ -126,7 +136,7 @@ impl Gym {
             #[cfg(feature = "kubernetes")]
             Some("kubernetes") => {
                 let options = KubernetesOptions::from_env().map_err(ClusterError::from)?;
-                Self::kubernetes(&store.ok_or(Error::NoStore)?, options)
+                Self::of_cluster(Self::local(home)?, &store.ok_or(Error::NoStore)?, options)
             }
             Some(other) => Err(Error::NoBackend { given: other.to_owned() }),
         }
@@ -139,7 +149,12 @@ impl Gym {
     /// When an option or the store's URL cannot be used. The cluster is first asked when it is needed.
     #[cfg(feature = "kubernetes")]
     pub fn kubernetes(store: &str, options: KubernetesOptions) -> Result<Self, Error> {
-        let gym = Self::local(home()?)?;
+        Self::of_cluster(Self::local(home()?)?, store, options)
+    }
+
+    /// The same with the state folder of `gym`.
+    #[cfg(feature = "kubernetes")]
+    fn of_cluster(gym: Self, store: &str, options: KubernetesOptions) -> Result<Self, Error> {
         let store = store::open(store)?;
         let token = gym.hub().options().token.as_ref().map(|token| Secret::new(token.reveal()));
         let backend = KubernetesBackend::new(options, Arc::clone(&store))?.with_hub_token(token);

@@ -79,10 +79,10 @@ impl Gym {
 
     /// The manifest of a folder, from memory where none of its files changed.
     async fn describe(&self, folder: &Path) -> Result<ModelManifest, ModelError> {
-        let memory = self.cache().join("staged").join(format!(
-            "{}.json",
-            ContentHash::of(folder.as_os_str().as_encoded_bytes())
-        ));
+        let memory = self
+            .cache()
+            .join("staged")
+            .join(format!("{}.json", ContentHash::of(folder.as_os_str().as_encoded_bytes())));
         let folder = folder.to_owned();
         let described = tokio::task::spawn_blocking(move || -> Result<ModelManifest, backend::Error> {
             let files = model_files(&folder)?;

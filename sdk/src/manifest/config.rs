@@ -23,7 +23,11 @@ pub(crate) fn secret(plan: &Plan<'_>, owner: &OwnerReference) -> Option<Secret> 
 }
 
 /// The store's credentials, as variables of the containers that may have them.
-pub(crate) fn store_secret(plan: &Plan<'_>, owner: &OwnerReference, keys: &BTreeMap<String, crate::backend::Secret>) -> Secret {
+pub(crate) fn store_secret(
+    plan: &Plan<'_>,
+    owner: &OwnerReference,
+    keys: &BTreeMap<String, crate::backend::Secret>,
+) -> Secret {
     let text = |secret: &crate::backend::Secret| ByteString(secret.expose().as_bytes().to_vec());
     Secret {
         metadata: plan.owned_meta(store_secret_name(&plan.name()), owner),

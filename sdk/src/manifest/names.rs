@@ -40,7 +40,10 @@ mod tests {
     #[test]
     fn a_name_stays_and_anything_else_gets_a_hash() {
         assert_eq!(slug("train-run-20261130-abcdef01"), "train-run-20261130-abcdef01");
-        assert_eq!(slug("serve-qwen3.5-9b-teacher"), format!("serve-qwen3-5-9b-teacher-{}", hash("serve-qwen3.5-9b-teacher")));
+        assert_eq!(
+            slug("serve-qwen3.5-9b-teacher"),
+            format!("serve-qwen3-5-9b-teacher-{}", hash("serve-qwen3.5-9b-teacher"))
+        );
         assert_ne!(slug("serve-a.b"), slug("serve-a-b"));
     }
 
@@ -52,8 +55,32 @@ mod tests {
     fn every_text_becomes_a_name_of_its_own() {
         let long = "r".repeat(63);
         let texts = [
-            "", "-", ".", "a", "A", "a.", "a-", "-a", "9", "9a", "ä", "日本", "a_b", "a b", "a.b", "a-b", "a..b", "x",
-            &long, &format!("{long}a"), &format!("train-{long}"), &"-".repeat(80), "a\u{0}b", "a/b", "serve-x.", "serve-x",
+            "",
+            "-",
+            ".",
+            "a",
+            "A",
+            "a.",
+            "a-",
+            "-a",
+            "9",
+            "9a",
+            "ä",
+            "日本",
+            "a_b",
+            "a b",
+            "a.b",
+            "a-b",
+            "a..b",
+            "x",
+            &long,
+            &format!("{long}a"),
+            &format!("train-{long}"),
+            &"-".repeat(80),
+            "a\u{0}b",
+            "a/b",
+            "serve-x.",
+            "serve-x",
         ];
         let slugs: BTreeSet<String> = texts.iter().map(|text| slug(text)).collect();
         assert_eq!(slugs.len(), texts.len());
@@ -61,7 +88,10 @@ mod tests {
             let bytes = slug.as_bytes();
             assert!((1..=LONGEST).contains(&bytes.len()), "{slug}");
             assert!(bytes[0].is_ascii_lowercase() && bytes[bytes.len() - 1] != b'-', "{slug}");
-            assert!(bytes.iter().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'-'), "{slug}");
+            assert!(
+                bytes.iter().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'-'),
+                "{slug}"
+            );
         }
     }
 }

@@ -94,7 +94,8 @@ impl KubernetesOptions {
     }
 
     pub(crate) fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, InvalidOption> {
-        let variable = |name: &str| variable(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
+        let variable =
+            |name: &str| variable(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
         let image_pull_policy = variable(PULL_POLICY).map(|given| match given.as_str() {
             "Always" => Ok(PullPolicy::Always),
             "IfNotPresent" => Ok(PullPolicy::IfNotPresent),
@@ -139,7 +140,11 @@ impl KubernetesOptions {
             if let Some(name) = name
                 && !is_object_name(name)
             {
-                return refuse(variable, name, "it is no name in a cluster: use lower-case letters, digits, `-` and `.`");
+                return refuse(
+                    variable,
+                    name,
+                    "it is no name in a cluster: use lower-case letters, digits, `-` and `.`",
+                );
             }
         }
         if let Some(image) = &self.image
@@ -160,7 +165,8 @@ impl KubernetesOptions {
     /// # Errors
     /// [`InvalidOption`] where it is not.
     pub(crate) fn image(&self) -> Result<&str, InvalidOption> {
-        let missing = "name the image with `gym-runtime` that the nodes can pull; `images/README.md` says how to build one";
+        let missing =
+            "name the image with `gym-runtime` that the nodes can pull; `images/README.md` says how to build one";
         self.image.as_deref().map_or_else(|| refuse(IMAGE, "", missing), Ok)
     }
 

@@ -13,9 +13,9 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    ConfigMapVolumeSource, Container, EmptyDirVolumeSource, EnvFromSource, EnvVar, EnvVarSource, KeyToPath, LocalObjectReference,
-    PersistentVolumeClaimVolumeSource, PodSpec, PodTemplateSpec, ResourceRequirements, SecretEnvSource,
-    SecretKeySelector, SecretVolumeSource, Toleration, Volume, VolumeMount,
+    ConfigMapVolumeSource, Container, EmptyDirVolumeSource, EnvFromSource, EnvVar, EnvVarSource, KeyToPath,
+    LocalObjectReference, PersistentVolumeClaimVolumeSource, PodSpec, PodTemplateSpec, ResourceRequirements,
+    SecretEnvSource, SecretKeySelector, SecretVolumeSource, Toleration, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -82,12 +82,12 @@ impl Mount {
 }
 
 /// The job's secrets that are files of its main container: the hub's token is the fetcher's.
-fn files<'a>(plan: &'a Plan<'_>) -> impl Iterator<Item = &'a String> {
-    plan.request.secrets.keys().filter(|name| *name != HUB_TOKEN)
+fn files<'a>(plan: &'a Plan<'_>) -> impl Iterator<Item = &'a str> {
+    plan.request.secrets.keys().map(String::as_str).filter(|name| *name != HUB_TOKEN)
 }
 
-fn file(name: &String) -> KeyToPath {
-    KeyToPath { key: name.clone(), path: name.clone(), mode: None }
+fn file(name: &str) -> KeyToPath {
+    KeyToPath { key: name.to_owned(), path: name.to_owned(), mode: None }
 }
 
 /// How large a container is.
@@ -100,13 +100,7 @@ pub(super) enum Size {
 }
 
 /// A container that runs `gym-runtime`.
-pub(super) fn container(
-    plan: &Plan<'_>,
-    name: &str,
-    arguments: &[&str],
-    mounts: &[Mount],
-    size: Size,
-) -> Container {
+pub(super) fn container(plan: &Plan<'_>, name: &str, arguments: &[&str], mounts: &[Mount], size: Size) -> Container {
     let work = mounts.iter().any(|mount| matches!(mount, Mount::Work));
     let (home, tmp) = if work { ("/work", "/work/tmp") } else { ("/tmp", "/tmp") };
     Container {
@@ -247,8 +241,7 @@ pub(super) fn template(
         volumes: Some(volumes),
         ..PodSpec::default()
     };
-    let metadata =
-        ObjectMeta { labels: Some(plan.labels()), annotations: Some(annotations), ..ObjectMeta::default() };
+    let metadata = ObjectMeta { labels: Some(plan.labels()), annotations: Some(annotations), ..ObjectMeta::default() };
     PodTemplateSpec { metadata: Some(metadata), spec: Some(spec) }
 }
 

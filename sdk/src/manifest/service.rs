@@ -30,8 +30,11 @@ pub(crate) fn deployment(plan: &Plan<'_>) -> Option<Deployment> {
     let mut server = pod::container(plan, SERVER, &serve, &mounts, Size::Asked);
     pod::add_variables(&mut server, pod::computing_variables(plan));
     let port = i32::from(PORT);
-    server.ports =
-        Some(vec![ContainerPort { name: Some(PORT_NAME.to_owned()), container_port: port, ..ContainerPort::default() }]);
+    server.ports = Some(vec![ContainerPort {
+        name: Some(PORT_NAME.to_owned()),
+        container_port: port,
+        ..ContainerPort::default()
+    }]);
     server.readiness_probe = Some(Probe {
         http_get: Some(HTTPGetAction {
             path: Some("/health".to_owned()),

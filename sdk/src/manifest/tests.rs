@@ -26,7 +26,12 @@ fn snapshot(name: &str, object: &impl Serialize) {
         std::fs::write(&path, &text).unwrap();
     }
     let stored = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(text, stored, "{} differs; renew it with `{RENEW}=1 cargo test -p training-gym manifest::`", path.display());
+    assert_eq!(
+        text,
+        stored,
+        "{} differs; renew it with `{RENEW}=1 cargo test -p training-gym manifest::`",
+        path.display()
+    );
 }
 
 fn train() -> Request {

@@ -12,8 +12,7 @@ use super::{CHECKER, FETCHER, Plan, REWARD, TRAINER};
 use crate::backend::Workload;
 
 /// Exit codes behind which another try finds the same: the pod's failure is the Job's.
-const FINAL: [Cause; 5] =
-    [Cause::InvalidInput, Cause::Reward, Cause::Numerics, Cause::Superseded, Cause::OutOfMemory];
+const FINAL: [Cause; 5] = [Cause::InvalidInput, Cause::Reward, Cause::Numerics, Cause::Superseded, Cause::OutOfMemory];
 const DEFAULT_RETRIES: u32 = 3;
 const DEFAULT_GRACE: i64 = 120;
 /// A question is answered in seconds, once its image is there.

@@ -13,7 +13,7 @@ use crate::gym::Gym;
 /// A configuration about to be checked: `.await` it for what it would be, [`Checked`].
 #[must_use = "nothing is checked until it is awaited"]
 #[derive(Debug)]
-pub struct TrainCheck(TrainLaunch);
+pub struct TrainCheck(pub(super) TrainLaunch);
 
 /// A run that could be launched.
 #[derive(Clone, Debug)]

@@ -4,6 +4,7 @@ use std::ops::Deref;
 use std::path::PathBuf;
 
 use training_gym_core::checkpoint::{self, Kind, Manifest};
+use training_gym_core::health::Summary;
 use training_gym_core::ids::RunId;
 use training_gym_core::record::StepMetrics;
 use training_gym_core::spec::ModelSpec;
@@ -98,6 +99,11 @@ impl TrainResult {
     /// Its checkpoints, by step; at least one.
     pub fn checkpoints(&self) -> &Checkpoints {
         &self.checkpoints
+    }
+
+    /// Whether it was well: its numbers at both ends and, in plain words, what is out of order. Print it.
+    pub fn health(&self) -> Summary {
+        Summary::new(&self.metrics)
     }
 
     /// What it measured, a line a step.

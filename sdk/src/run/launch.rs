@@ -25,14 +25,14 @@ const TEACHER_PATIENCE: Duration = Duration::from_secs(15 * 60);
 
 /// A run about to be launched: `.await` it for a [`TrainRun`].
 #[must_use = "nothing is launched until it is awaited"]
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct TrainLaunch {
-    config: TrainConfig,
+    pub(super) config: TrainConfig,
     run_id: Option<Result<RunId, InvalidName>>,
-    eval: Option<HuggingFaceDataset>,
+    pub(super) eval: Option<HuggingFaceDataset>,
     shared_rows: SharedRows,
-    resources: Resources,
-    gym: Option<Gym>,
+    pub(super) resources: Resources,
+    pub(super) gym: Option<Gym>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -109,6 +109,10 @@ impl TrainLaunch {
         self
     }
 
+    pub(super) fn allows_shared_rows(&self) -> bool {
+        self.shared_rows == SharedRows::Allowed
+    }
+
     async fn start(self) -> Result<TrainRun, Error> {
         let prepared = self.prepare().await?;
         let teacher_token = prepared.teacher_token().cloned();
@@ -170,7 +174,7 @@ impl TrainLaunch {
         }
 
         let mut secrets = BTreeMap::new();
-        if let Some(opd) = &mut config.recipe.opd {
+        if let Some(opd) = config.recipe.opd.as_mut().filter(|opd| opd.co_resident.is_none()) {
             address(&gym, &mut opd.teacher).await?;
             secrets = take_token(&gym, &JobId::train(&run_id), &mut opd.teacher).await?;
         }
@@ -178,6 +182,13 @@ impl TrainLaunch {
         let before = spec_file::read(&gym, &run_id).await?;
         let pin = before.as_ref().and_then(|spec| spec.model.hub.as_ref());
         let placed = gym.model(config.model, config.model.name().to_owned(), pin).await?;
+        let co_teacher = match config.recipe.opd.as_ref().and_then(|opd| opd.co_resident) {
+            Some(teacher) => {
+                let pin = before.as_ref().and_then(|spec| spec.distill.as_ref()?.teacher.hub.as_ref());
+                Some(gym.model(teacher.model, teacher.model.name().to_owned(), pin).await?.spec)
+            }
+            None => None,
+        };
         let pin = before.as_ref().and_then(|spec| spec.data.train.hub.as_ref());
         let train = materialise(&gym, config.dataset.clone().pinned(pin), "training").await?;
         let mut notes = train.notes.clone();
@@ -209,7 +220,8 @@ impl TrainLaunch {
         notes.extend(config.explain().notes);
         // What is settled by the model's files is settled by those here.
         let model = ModelSpec { folder: placed.folder.clone(), ..placed.spec.clone() };
-        let mut spec = config::resolve(Resolve { config: &config, run_id, model, train, eval, program, node })?;
+        let mut spec =
+            config::resolve(Resolve { config: &config, run_id, model, co_teacher, train, eval, program, node })?;
         spec.model = placed.spec;
         let resources = resources.placement();
         Ok(Prepared { gym, spec, model_folder: placed.folder, resources, threads_asked, secrets, notes })
@@ -244,7 +256,11 @@ impl IntoFuture for TrainLaunch {
     }
 }
 
-async fn materialise(gym: &Gym, dataset: HuggingFaceDataset, rows: &'static str) -> Result<Materialised, Error> {
+pub(super) async fn materialise(
+    gym: &Gym,
+    dataset: HuggingFaceDataset,
+    rows: &'static str,
+) -> Result<Materialised, Error> {
     dataset.materialise(gym.store().as_ref()).await.map_err(|source| Error::Dataset { rows, source })
 }
 

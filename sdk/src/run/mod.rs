@@ -10,6 +10,7 @@ mod document;
 mod error;
 mod launch;
 mod metrics;
+mod preflight;
 mod progress;
 mod runtime_check;
 mod shipped;

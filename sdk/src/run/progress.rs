@@ -158,6 +158,9 @@ mod tests {
             eval_reward: None,
             clamped_tokens: 0,
             zero_std_groups: 0,
+            divergence: None,
+            dropped_samples: 0,
+            health: None,
         }
     }
 

@@ -89,6 +89,9 @@ fn what_counts(gym: &Gym, spec: &RunSpec) -> Result<Value, Error> {
         teacher.url.clear();
         teacher.token = None;
     }
+    if let Some(distill) = &mut spec.distill {
+        distill.teacher.hub = None;
+    }
     let key = keys::spec(&spec.run_id);
     serde_json::to_value(&spec).map_err(Document::Spec.unreadable(gym, &spec.run_id, &key))
 }

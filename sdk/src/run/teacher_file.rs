@@ -76,13 +76,18 @@ fn key(run_id: &RunId) -> String {
     format!("{}teacher.json", keys::run(run_id))
 }
 
-/// `GET get_model_info` beside the teacher's address, as the trainer asks it.
 async fn said(gym: &Gym, teacher: &TeacherSpec, token: Option<&Secret>) -> Result<Option<Identity>, Error> {
-    let url = gym.backend().reachable(&teacher.url).await?;
-    Ok(said_at(&url, teacher, token).await)
+    let info = info(gym, teacher, token).await?;
+    Ok(info.map(|info| Identity { model_path: info.model_path, vocab_sha256: info.vocab_sha256 }))
 }
 
-async fn said_at(url: &str, teacher: &TeacherSpec, token: Option<&Secret>) -> Option<Identity> {
+/// `GET get_model_info` beside the teacher's address, as the trainer asks it.
+pub(super) async fn info(gym: &Gym, teacher: &TeacherSpec, token: Option<&Secret>) -> Result<Option<ModelInfo>, Error> {
+    let url = gym.backend().reachable(&teacher.url).await?;
+    Ok(info_at(&url, teacher, token).await)
+}
+
+async fn info_at(url: &str, teacher: &TeacherSpec, token: Option<&Secret>) -> Option<ModelInfo> {
     if teacher.dialect != TeacherDialect::Sglang {
         return None;
     }
@@ -91,8 +96,7 @@ async fn said_at(url: &str, teacher: &TeacherSpec, token: Option<&Secret>) -> Op
     if let Some(token) = token.cloned().or_else(|| kept(teacher.token.as_ref())) {
         request = request.bearer_auth(token.expose());
     }
-    let info: ModelInfo = request.send().await.ok()?.error_for_status().ok()?.json().await.ok()?;
-    Some(Identity { model_path: info.model_path, vocab_sha256: info.vocab_sha256 })
+    request.send().await.ok()?.error_for_status().ok()?.json().await.ok()
 }
 
 /// A token that is in a file already, as a deployment's is.

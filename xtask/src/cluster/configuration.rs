@@ -189,4 +189,3 @@ fn corefile(layout: &Layout) -> String {
         layout.kubeconfig("coredns").display()
     )
 }
-

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use super::cgroups;
 use super::components::{Component, components};
 use super::layout::{Layout, NODE, NODE_ADDRESS};
-use super::cgroups;
 use crate::shell::{output, run};
 
 /// A component that ends is started again after this.
@@ -86,11 +86,9 @@ fn mounts(layout: &Layout) -> Result<()> {
 
 fn network() -> Result<()> {
     let address = format!("{NODE_ADDRESS}/30");
-    for arguments in [
-        &["link", "set", "lo", "up"][..],
-        &["address", "add", &address, "dev", "eth0"],
-        &["link", "set", "eth0", "up"],
-    ] {
+    for arguments in
+        [&["link", "set", "lo", "up"][..], &["address", "add", &address, "dev", "eth0"], &["link", "set", "eth0", "up"]]
+    {
         output(Command::new("ip").args(arguments))?;
     }
     fs::write("/proc/sys/net/ipv4/ip_forward", "1").context("cannot forward packets")?;

@@ -32,7 +32,8 @@ pub(crate) fn make(layout: &Layout) -> Result<()> {
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o700))?;
     fs::write(folder.join("openssl.cnf"), "[req]\ndistinguished_name = name\n[name]\n")?;
-    let authority = ["-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign,cRLSign"];
+    let authority =
+        ["-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign,cRLSign"];
     request(&folder, "ca", "/CN=training-gym-cluster", &authority)?;
     let api = format!(
         "subjectAltName=DNS:localhost,DNS:{NODE},DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,\
@@ -53,7 +54,8 @@ pub(crate) fn make(layout: &Layout) -> Result<()> {
 
 fn leaf(folder: &Path, name: &str, subject: &str, extensions: &[&str]) -> Result<()> {
     let authority = [folder.join("ca.crt"), folder.join("ca.key")].map(|path| path.to_string_lossy().into_owned());
-    let mut arguments = vec!["-CA", &authority[0], "-CAkey", &authority[1], "-addext", "basicConstraints=critical,CA:FALSE"];
+    let mut arguments =
+        vec!["-CA", &authority[0], "-CAkey", &authority[1], "-addext", "basicConstraints=critical,CA:FALSE"];
     for extension in extensions {
         arguments.extend(["-addext", extension]);
     }

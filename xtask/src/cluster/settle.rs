@@ -34,12 +34,14 @@ fn until(layout: &Layout, what: &str, suspects: &[&str], mut ask: impl FnMut() -
             Err(error) => error,
         };
         let endings = std::fs::read_to_string(layout.endings()).unwrap_or_default();
-        let ended = suspects.iter().find(|name| endings.lines().filter(|line| line.starts_with(*name)).count() > ENDINGS);
+        let ended =
+            suspects.iter().find(|name| endings.lines().filter(|line| line.starts_with(*name)).count() > ENDINGS);
         if let Some(name) = ended {
             bail!("{what}: {name} ends again and again\n{}", last_words(layout, &[name]));
         }
         if Instant::now() > deadline || super::cgroups::processes().is_empty() {
-            return Err(error).with_context(|| format!("{what}: not within {PATIENCE:?}\n{}", last_words(layout, suspects)));
+            return Err(error)
+                .with_context(|| format!("{what}: not within {PATIENCE:?}\n{}", last_words(layout, suspects)));
         }
         std::thread::sleep(Duration::from_millis(150));
     }
@@ -48,7 +50,13 @@ fn until(layout: &Layout, what: &str, suspects: &[&str], mut ask: impl FnMut() -
 fn last_words(layout: &Layout, names: &[&str]) -> String {
     names
         .iter()
-        .map(|name| format!("-- the last lines of {}:\n{}\n", layout.log_of(name).display(), last_lines(&layout.log_of(name), 15)))
+        .map(|name| {
+            format!(
+                "-- the last lines of {}:\n{}\n",
+                layout.log_of(name).display(),
+                last_lines(&layout.log_of(name), 15)
+            )
+        })
         .collect()
 }
 
@@ -63,13 +71,18 @@ pub(crate) fn await_ready(layout: &Layout) -> Result<()> {
     })?;
     apply(layout, &dns_role().to_string())?;
     let node = format!("node/{NODE}");
-    until(layout, "the node is not there", &["kubelet"], || output(kubectl(layout).args(["get", "-o", "name", &node])))?;
+    until(layout, "the node is not there", &["kubelet"], || {
+        output(kubectl(layout).args(["get", "-o", "name", &node]))
+    })?;
     output(kubectl(layout).args(["wait", "--for=condition=Ready", &node, "--timeout=90s"]))
         .with_context(|| format!("the node is not ready\n{}", last_words(layout, &["kubelet", "containerd"])))?;
     until(layout, "DNS is not ready", &["coredns"], || {
         let mut ready = inside(layout, "bash")?;
         // The probe is a line of HTTP: no client needs to be installed for it.
-        ready.args(["-c", "exec 3<>/dev/tcp/127.0.0.1/8181 && printf 'GET /ready HTTP/1.0\\r\\n\\r\\n' >&3 && grep -q '200 OK' <&3"]);
+        ready.args([
+            "-c",
+            "exec 3<>/dev/tcp/127.0.0.1/8181 && printf 'GET /ready HTTP/1.0\\r\\n\\r\\n' >&3 && grep -q '200 OK' <&3",
+        ]);
         output(&mut ready)
     })?;
     until(layout, "no service account in the namespace default", &["kube-controller-manager"], || {

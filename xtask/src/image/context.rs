@@ -118,7 +118,11 @@ fn unpack_base(base: &Path, context: &Path) -> Result<()> {
         let files = output_bytes(Command::new("dpkg-deb").arg("--fsys-tarfile").arg(&archive))?;
         let tar = context.join("files.tar");
         fs::write(&tar, files)?;
-        run(Command::new("tar").args(["--extract", "--keep-directory-symlink", "--file"]).arg(&tar).arg("-C").arg(base))?;
+        run(Command::new("tar")
+            .args(["--extract", "--keep-directory-symlink", "--file"])
+            .arg(&tar)
+            .arg("-C")
+            .arg(base))?;
         fs::remove_file(tar)?;
     }
     fs::remove_dir_all(&archives)?;
@@ -128,9 +132,19 @@ fn unpack_base(base: &Path, context: &Path) -> Result<()> {
         certificates.push(b'\n');
     }
     ensure!(!certificates.is_empty(), "the package ca-certificates has no certificates");
-    for folder in ["usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/lintian", "usr/share/ca-certificates",
-        "usr/lib/x86_64-linux-gnu/gconv", "usr/lib/x86_64-linux-gnu/audit", "usr/share/gdb", "var", "usr/sbin", "usr/bin"]
-    {
+    for folder in [
+        "usr/share/doc",
+        "usr/share/man",
+        "usr/share/locale",
+        "usr/share/lintian",
+        "usr/share/ca-certificates",
+        "usr/lib/x86_64-linux-gnu/gconv",
+        "usr/lib/x86_64-linux-gnu/audit",
+        "usr/share/gdb",
+        "var",
+        "usr/sbin",
+        "usr/bin",
+    ] {
         let path = base.join(folder);
         if path.exists() {
             fs::remove_dir_all(path)?;

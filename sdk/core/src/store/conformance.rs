@@ -37,6 +37,8 @@ async fn clear(store: &dyn Store, prefix: &str) {
     }
 }
 
+type Done<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + 'a>>;
+
 /// Drives all futures at once on this task and gives their results in order.
 async fn together<T>(mut futures: Vec<Pin<Box<dyn Future<Output = T> + '_>>>) -> Vec<T> {
     let mut results: Vec<Option<T>> = futures.iter().map(|_| None).collect();
@@ -54,13 +56,39 @@ async fn together<T>(mut futures: Vec<Pin<Box<dyn Future<Output = T> + '_>>>) ->
     results.into_iter().flatten().collect()
 }
 
+const ODD_NAMES: [&str; 12] = [
+    "plain",
+    "deep/er/still",
+    "ünï/çødé 漢字.txt",
+    "with space",
+    "a%20b+c?d#e",
+    ".hidden",
+    "%2F",
+    "two  spaces and\u{a0}another",
+    "crab 🦀",
+    // As two code points: a store that composes them gives back another key.
+    "e\u{301}",
+    "=&;:,@!$'()*~[]{}|^`<>\"",
+    "back\\slash",
+];
+
+/// What takes more time and room: more keys than a page of a listing, files of several parts, long logs.
+///
+/// # Panics
+/// When the store breaks a promise.
+pub async fn at_scale(store: &dyn Store) {
+    listings_have_no_last_page(store).await;
+    large_objects_come_back(store).await;
+    long_logs_grow_and_are_cut(store).await;
+}
+
 /// Put, get, replace, delete; tags follow content; unicode keys and empty objects.
 ///
 /// # Panics
 /// When the store breaks a promise.
 pub async fn objects_come_back(store: &dyn Store) {
     let prefix = fresh_prefix();
-    for name in ["plain", "deep/er/still", "ünï/çødé 漢字.txt", "with space", "a%20b+c?d#e", ".hidden"] {
+    for name in ODD_NAMES {
         let key = format!("{prefix}/{name}");
         assert!(matches!(store.get(&key).await, Err(Error::NotFound { .. })), "{key} before it is written");
         let first = store.put(&key, Bytes::from_static(b"first")).await.expect("a put");
@@ -274,6 +302,110 @@ pub async fn readers_see_whole_objects(store: &dyn Store) {
         }
     };
     together(vec![Box::pin(write) as Pin<Box<dyn Future<Output = ()>>>, Box::pin(read)]).await;
+    clear(store, &prefix).await;
+}
+
+/// A listing has all keys, in order, however many.
+///
+/// # Panics
+/// When the store breaks a promise.
+pub async fn listings_have_no_last_page(store: &dyn Store) {
+    let prefix = fresh_prefix();
+    let key = |i: usize| format!("{prefix}/{}/{i}", ["a", "b b", "é"][i % 3]);
+    let all: Vec<usize> = (0..1050).collect();
+    for some in all.chunks(35) {
+        let puts = some.iter().map(|i| {
+            let key = key(*i);
+            Box::pin(async move { store.put(&key, Bytes::from_static(b"x")).await.map(drop) }) as Done<'_>
+        });
+        for put in together(puts.collect()).await {
+            put.expect("a put");
+        }
+    }
+    let mut expected: Vec<String> = all.iter().map(|i| key(*i)).collect();
+    expected.sort_unstable();
+    let found = store.list(&prefix).await.expect("a long listing");
+    assert_eq!(found.len(), expected.len(), "a listing has every key once");
+    assert!(found.iter().map(|object| &object.key).eq(&expected), "a long listing is in key order");
+    for some in expected.chunks(35) {
+        let deletes = some.iter().map(|key| Box::pin(store.delete(key)) as Done<'_>);
+        for delete in together(deletes.collect()).await {
+            delete.expect("a delete");
+        }
+    }
+    assert!(store.list(&prefix).await.expect("a listing").is_empty(), "everything was deleted");
+}
+
+/// Files and objects of several parts, on the edges of parts, and creators and swappers of such.
+///
+/// # Panics
+/// When the store breaks a promise.
+pub async fn large_objects_come_back(store: &dyn Store) {
+    let prefix = fresh_prefix();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let content = |size: usize, seed: u8| -> Bytes { (0..size).map(|i| (i % 251) as u8 ^ seed).collect() };
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    for size in [(8 << 20) - 1, 8 << 20, (8 << 20) + 1, 16 << 20, (37 << 20) + 5] {
+        let (key, content) = (format!("{prefix}/large file+%41"), content(size, 0));
+        std::fs::write(&source, &content).expect("a source file");
+        let etag = store.put_file(&key, &source).await.expect("a put from a large file");
+        store.get_file(&key, &target).await.expect("a get into a file");
+        assert!(std::fs::read(&target).expect("the target") == content, "{size} bytes come back by file");
+        let object = store.get(&key).await.expect("a get of a large object");
+        assert!(object.bytes == content && object.etag == etag, "{size} bytes come back");
+        let rest = store.get_from(&key, 7).await.expect("a get of a large rest").expect("a rest");
+        assert!(rest == content.slice(7..), "{size} bytes come back from an offset");
+        let listed = store.list(&prefix).await.expect("a listing");
+        assert_eq!(listed.iter().map(|object| object.size).collect::<Vec<_>>(), [size as u64]);
+    }
+    let key = format!("{prefix}/created");
+    let creators = (1..4u8).map(|seed| {
+        let create = store.create(&key, content(9 << 20, seed));
+        Box::pin(async move { (seed, create.await) }) as Pin<Box<dyn Future<Output = _>>>
+    });
+    let mut winner = None;
+    for (seed, created) in together(creators.collect()).await {
+        match created {
+            Ok(etag) => assert!(winner.replace((seed, etag)).is_none(), "two creators of a large object won"),
+            Err(Error::AlreadyExists { .. }) => {}
+            Err(error) => panic!("creator {seed} of a large object: {error:?}"),
+        }
+    }
+    let (seed, etag) = winner.expect("a creator that won");
+    let object = store.get(&key).await.expect("the winner's object");
+    assert!(object.bytes == content(9 << 20, seed) && object.etag == etag, "the winner's content stands");
+    let next = store.swap(&key, content(10 << 20, 9), &etag).await.expect("a swap of large objects");
+    let stale = store.swap(&key, content(10 << 20, 10), &etag).await;
+    assert!(matches!(stale, Err(Error::Changed { .. })), "a stale swap of a large object gave {stale:?}");
+    assert_eq!(store.get(&key).await.expect("the swapped object").etag, next);
+    clear(store, &prefix).await;
+}
+
+/// A log that outgrows what is rewritten whole, from one writer's memory and from another's.
+///
+/// # Panics
+/// When the store breaks a promise.
+pub async fn long_logs_grow_and_are_cut(store: &dyn Store) {
+    let prefix = fresh_prefix();
+    let key = format!("{prefix}/long log.jsonl");
+    let block: Bytes = (0..1_500_000u32).map(|i| (i % 253) as u8).collect();
+    let mut expected = Vec::new();
+    for _ in 0..8 {
+        store.write_at(&key, expected.len() as u64, block.clone()).await.expect("a long log that grows");
+        expected.extend_from_slice(&block);
+        let rest = store.get_from(&key, expected.len() as u64 - 3).await.expect("its end").expect("its end");
+        assert!(rest == expected[expected.len() - 3..], "a long log's end");
+    }
+    assert!(store.get(&key).await.expect("a long log").bytes == expected, "a long log is what was written");
+    for (offset, end) in [(11_000_000, &b"cut\n"[..]), (11_000_004, b"on\n"), (6_000_000, b""), (3_000_000, b"short\n")]
+    {
+        store.write_at(&key, offset as u64, Bytes::from_static(end)).await.expect("a cut of a long log");
+        expected.truncate(offset);
+        expected.extend_from_slice(end);
+        assert!(store.get(&key).await.expect("a cut log").bytes == expected, "a long log is cut at {offset}");
+    }
+    let hole = store.write_at(&key, 4_000_000, Bytes::from_static(b"x")).await;
+    assert!(matches!(hole, Err(Error::Invalid { .. })), "a hole in a long log gave {hole:?}");
     clear(store, &prefix).await;
 }
 

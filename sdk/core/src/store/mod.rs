@@ -8,6 +8,7 @@ pub mod conformance;
 mod fault;
 mod file;
 mod memory;
+mod probe;
 #[cfg(feature = "s3")]
 mod s3;
 mod url;
@@ -22,6 +23,7 @@ use bytes::Bytes;
 pub use fault::{Fault, FaultKind};
 pub use file::FileStore;
 pub use memory::MemoryStore;
+pub use probe::{Outcome as ProbeOutcome, Step as ProbeStep, probe};
 #[cfg(feature = "s3")]
 pub use s3::{S3Limits, S3Store};
 
@@ -165,6 +167,12 @@ pub trait Store: Send + Sync + fmt::Debug {
 
     /// Removes an object; one that is not there is no error.
     async fn delete(&self, key: &str) -> Result<(), Error>;
+
+    /// Whether the object's content will be verified when it is read: false where the medium forgot what it
+    /// was to remember about it, or somebody else wrote it.
+    async fn is_verified(&self, key: &str) -> Result<bool, Error> {
+        self.get(key).await.map(|_| true)
+    }
 
     /// Where the object lies as a plain file or folder on this machine, if the store is such.
     fn local_path(&self, key: &str) -> Option<PathBuf> {

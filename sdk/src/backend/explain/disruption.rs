@@ -14,6 +14,9 @@ const AGAIN: &str = "launch again with the run id: it goes on from its last publ
 /// What the pod's own `reason` says.
 pub(super) fn of_status(case: &Case) -> Option<Explanation> {
     let status = case.pod?.status.as_ref()?;
+    if case.phase() == "Unknown" && status.reason.as_deref().unwrap_or_default().is_empty() {
+        return Some(node_lost(case, status.message.as_deref().unwrap_or_default()));
+    }
     let reason = status.reason.as_deref().filter(|reason| !reason.is_empty())?;
     let said = status.message.as_deref().unwrap_or_default();
     Some(match reason {
@@ -238,6 +241,19 @@ fn preempted(case: &Case, said: &str) -> Explanation {
     )
 }
 
+/// Whether the node, or what the pod asks of one, says that it may be taken back at any time.
+fn is_spot(case: &Case) -> bool {
+    let labels = case.node.and_then(|node| node.metadata.labels.as_ref());
+    let asked = case.pod.and_then(|pod| pod.spec.as_ref()?.node_selector.as_ref());
+    labels.into_iter().chain(asked).flatten().any(|(key, value)| match key.as_str() {
+        "cloud.google.com/gke-spot" | "cloud.google.com/gke-preemptible" => value == "true",
+        "eks.amazonaws.com/capacityType" | "karpenter.sh/capacity-type" | "kubernetes.azure.com/scalesetpriority" => {
+            value.eq_ignore_ascii_case("spot")
+        }
+        _ => false,
+    })
+}
+
 /// The notice that a spot or preemptible machine is taken back.
 fn spot<'a>(case: &Case<'a>) -> Option<&'a Event> {
     let words = ["spot", "preempt", "interruption", "reclaim"];
@@ -295,6 +311,13 @@ fn shutdown(case: &Case, said: &str) -> Explanation {
         return taken_back(case, event);
     }
     let why = if said.trim().is_empty() { String::new() } else { format!(": {}", quote(said)) };
+    if is_spot(case) {
+        return Explanation::new(
+            Cause::Preempted,
+            format!("{} is a spot machine and was shut down{why}", case.node_called()),
+            format!("{AGAIN}; lower `save_interval` to lose fewer steps, or use machines on demand"),
+        );
+    }
     Explanation::new(Cause::NodeShutdown, format!("{} was shut down{why}", case.node_called()), AGAIN.to_owned())
 }
 

@@ -273,15 +273,19 @@ fn advice(case: &Case, container: &Container, code: i32) -> (Cause, String, bool
             match kernel {
                 Some(event) => (
                     Cause::OutOfMemory,
-                    format!("the node itself ran out of memory ({}): ask for as much memory as the job needs in `.resources(…)`", quote(message(event))),
+                    format!(
+                        "the node itself ran out of memory ({}): ask for as much memory as the job needs in `.resources(…)`",
+                        quote(message(event))
+                    ),
                     true,
                 ),
-                None if since => (Cause::Killed, "it did not end within its grace period after it was asked to; launch again with the run id".to_owned(), true),
-                None => (
+                None if since => (
                     Cause::Killed,
-                    "nothing says who killed it: possibly memory (raise it in `.resources(…)`), possibly a person; launch again with the run id".to_owned(),
+                    "it did not end within its grace period after it was asked to; launch again with the run id"
+                        .to_owned(),
                     true,
                 ),
+                None => (Cause::Killed, unexplained(case, container), true),
             }
         }
         139 | 134 | 136 => (Cause::Exited, format!("{log} and report it; launch again with the run id"), true),
@@ -290,6 +294,18 @@ fn advice(case: &Case, container: &Container, code: i32) -> (Cause, String, bool
         }
         _ => (Cause::Exited, log.to_owned(), false),
     }
+}
+
+/// What may have killed a container that the kernel did not own up to.
+fn unexplained(case: &Case, container: &Container) -> String {
+    let peak = case.all.status.as_ref().and_then(|status| status.peak_memory).filter(|_| container.role == Role::Main);
+    let seen = match (peak, container.limit("memory")) {
+        (Some(peak), Some(limit)) => format!(", it was seen to use {} of its {}", bytes(peak as f64), bytes(limit)),
+        _ => String::new(),
+    };
+    format!(
+        "nothing says who killed it: possibly memory{seen} (raise it in `.resources(…)`), possibly a person; launch again with the run id"
+    )
 }
 
 /// The container's last message or the log's last lines.

@@ -49,6 +49,9 @@ pub(super) fn of_events(case: &Case) -> Option<Explanation> {
     }
     let containers = case.containers();
     let container = container_of(event).and_then(|name| containers.iter().find(|one| one.name == name));
+    if container.is_some_and(Container::has_started) {
+        return None;
+    }
     let said = detail(case, container).unwrap_or(message(event));
     Some(explain(case, container, self::reason(event), said))
 }
@@ -141,6 +144,8 @@ const WORDS: [(Cause, &[&str]); 7] = [
             "connection reset",
             "tls handshake timeout",
             "deadline exceeded",
+            "deadlineexceeded",
+            "context canceled",
             "network is unreachable",
             "no route to host",
             "request canceled",
@@ -181,7 +186,14 @@ const WORDS: [(Cause, &[&str]); 7] = [
     ),
     (
         Cause::ImageName,
-        &["invalid reference format", "couldn't parse image", "invalid image name", "must be lowercase"],
+        &[
+            "invalid reference format",
+            "couldn't parse image",
+            "invalid image name",
+            "must be lowercase",
+            "short name",
+            "short-name",
+        ],
     ),
     (
         Cause::ImageNotFound,

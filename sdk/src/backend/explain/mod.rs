@@ -34,6 +34,8 @@ pub use evidence::Evidence;
 pub use text::redact;
 
 use evidence::{Case, Role, message, reason};
+pub(crate) use schedule::allocatable;
+pub(crate) use text::quantity;
 use text::{duration, quote};
 
 /// Whether something can still become of it.
@@ -200,7 +202,7 @@ fn standing(case: &Case) -> Option<Explanation> {
     }
     let held = if case.is_scheduled() { None } else { schedule_of(case) };
     let held = held.or_else(|| disruption::of_node(case)).or_else(|| containers(case)).or_else(|| setup::explain(case));
-    let held = held.or_else(|| if has_status(case) { None } else { image::of_events(case) });
+    let held = held.or_else(|| image::of_events(case)).or_else(|| start::of_events(case));
     if held.is_some() || case.is_ready() {
         return held;
     }
@@ -210,10 +212,6 @@ fn standing(case: &Case) -> Option<Explanation> {
 fn schedule_of(case: &Case) -> Option<Explanation> {
     // Without a pod the events alone have to say that it was never placed.
     if case.pod.is_none() && schedule::is_over(case) { None } else { schedule::explain(case) }
-}
-
-fn has_status(case: &Case) -> bool {
-    case.containers().iter().any(|container| container.status.is_some())
 }
 
 /// Containers that wait for something, in the order in which they start.

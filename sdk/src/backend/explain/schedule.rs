@@ -27,7 +27,7 @@ pub(super) fn explain(case: &Case) -> Option<Explanation> {
         );
     }
     let Some(said) = said.or_else(|| scaler.filter(|event| reason(event) != "TriggeredScaleUp").map(message)) else {
-        return condition.map(|_| {
+        return condition.map(|_| ()).or(failed.map(|_| ())).map(|()| {
             let sentence = "no node takes the pod, and the scheduler does not say why".to_owned();
             Explanation::new(Cause::Unschedulable, sentence, look(case)).retryable(true).waiting()
         });
@@ -93,7 +93,7 @@ fn missing_plugin(case: &Case, verdict: &Verdict, said: &str) -> Option<Explanat
         _ => None,
     })?;
     let nodes = &case.all.nodes;
-    let capacity = |node: &Node| of_node(node, &gpu).unwrap_or(0.0);
+    let capacity = |node: &Node| allocatable(node, &gpu).unwrap_or(0.0);
     if nodes.is_empty() || nodes.iter().any(|node| capacity(node) > 0.0) || said.contains("scale-up") {
         return None;
     }
@@ -139,7 +139,7 @@ fn offers(node: &Node, resource: &str) -> bool {
 }
 
 /// What a node has for pods, of a resource.
-fn of_node(node: &Node, resource: &str) -> Option<f64> {
+pub(crate) fn allocatable(node: &Node, resource: &str) -> Option<f64> {
     let status = node.status.as_ref()?;
     let map = status.allocatable.as_ref().or(status.capacity.as_ref())?;
     quantity(&map.get(resource)?.0)
@@ -160,11 +160,11 @@ fn free_of(case: &Case, node: &Node, resource: &str) -> Option<f64> {
         .flat_map(|pod| pod.spec.iter().flat_map(|spec| &spec.containers))
         .filter_map(|container| request(container, resource))
         .sum();
-    Some((of_node(node, resource)? - taken).max(0.0))
+    Some((allocatable(node, resource)? - taken).max(0.0))
 }
 
 fn largest(case: &Case, resource: &str) -> Option<f64> {
-    case.all.nodes.iter().filter_map(|node| of_node(node, resource)).reduce(f64::max)
+    case.all.nodes.iter().filter_map(|node| allocatable(node, resource)).reduce(f64::max)
 }
 
 /// What is asked for and the most any node has, where no node can ever hold it.
@@ -176,7 +176,7 @@ fn too_much(case: &Case, failed: &Failed) -> Option<(String, f64, f64)> {
 
 /// A taint or a cordon that says the node is in trouble, which passes.
 fn is_trouble(failed: &Failed) -> bool {
-    const TROUBLE: [&str; 8] = [
+    const TROUBLE: [&str; 9] = [
         "not-ready",
         "unreachable",
         "memory-pressure",
@@ -184,6 +184,7 @@ fn is_trouble(failed: &Failed) -> bool {
         "pid-pressure",
         "network-unavailable",
         "uninitialized",
+        "ToBeDeleted",
         "node.kubernetes.io/unschedulable",
     ];
     matches!(&failed.test, Test::Taint(Some(taint)) if TROUBLE.iter().any(|word| taint.contains(word)))

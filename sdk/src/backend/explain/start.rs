@@ -26,6 +26,22 @@ pub(super) fn of_container(case: &Case, container: &Container) -> Option<Explana
     }
 }
 
+/// A pod whose events say more than its statuses: a container that was never made.
+pub(super) fn of_events(case: &Case) -> Option<Explanation> {
+    let event = case.events.iter().rev().find(|event| {
+        let said = message(event);
+        reason(event) == "Failed" && !said.is_empty() && !said.contains("ImagePull") && !said.contains("pull image")
+    })?;
+    let containers = case.containers();
+    let named = container_of(event).and_then(|name| containers.iter().find(|one| one.name == name));
+    let container = named.or_else(|| containers.iter().find(|one| !one.has_started()))?;
+    if container.has_started() {
+        return None;
+    }
+    let said = message(event).trim_start_matches("Error: ");
+    Some(of_words(container, reason(event), said))
+}
+
 /// The newest failure of this container in the events.
 fn detail<'a>(case: &Case<'a>, container: &Container) -> Option<&'a str> {
     let of_it = case.events.iter().rev().filter(|event| container_of(event).is_none_or(|name| name == container.name));
@@ -92,7 +108,7 @@ pub(super) fn reference(of: &str, said: &str) -> Option<Explanation> {
 }
 
 fn config(called: &str, said: &str) -> Explanation {
-    let root = said.contains("runAsNonRoot");
+    let root = said.contains("runAsNonRoot") || said.contains("non-root");
     let next_step = match root {
         true => "build the image with a numeric user (`USER 65532`), as `cargo xtask image` does",
         false => "correct what is named; `kubectl describe pod` shows the events",
@@ -143,7 +159,7 @@ pub(super) fn of_words(container: &Container, reason: &str, said: &str) -> Expla
         "starting container process",
         "stat /",
     ]) && !has(&["error mounting", "mountpoint", "mount_setattr"]))
-        || has(&["executable file not found", "no command specified"]);
+        || has(&["executable file", "open executable", "no command specified", "command that was not found"]);
     if about_program
         && has(&[
             "executable file not found",
@@ -204,6 +220,7 @@ pub(super) fn exec_format(called: &str, said: &str) -> Option<Explanation> {
 }
 
 fn program(said: &str) -> Option<String> {
-    static NAMED: LazyLock<Regex> = LazyLock::new(|| pattern(r#"(?:exec:? \\?"?|stat )(/?[\w./+-]+)\\?"?:"#));
+    static NAMED: LazyLock<Regex> =
+        LazyLock::new(|| pattern(r#"(?:exec:? \\?"?|stat |executable file `)(/?[\w./+-]+)(?:\\?"?:|`)"#));
     Some(NAMED.captures(said)?.get(1)?.as_str().to_owned())
 }

@@ -88,7 +88,7 @@ pub fn redact(text: &str) -> String {
 }
 
 /// A quantity of Kubernetes (`500m`, `16Gi`, `1e9`) as a number of units or bytes.
-pub(super) fn quantity(text: &str) -> Option<f64> {
+pub(crate) fn quantity(text: &str) -> Option<f64> {
     let text = text.trim();
     let split = text.find(|c: char| !(c.is_ascii_digit() || matches!(c, '.' | '-' | '+'))).unwrap_or(text.len());
     let (number, suffix) = text.split_at(split);

@@ -1,9 +1,7 @@
 //! Whether we may do what we do, asked before anything is made.
 
 use futures::future::try_join_all;
-use k8s_openapi::api::authorization::v1::{
-    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
-};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use kube::api::{Api, PostParams};
 
 use super::client::Cluster;
@@ -30,7 +28,8 @@ impl Cluster {
     /// # Errors
     /// [`ClusterError::MissingPermissions`] with all that is missing.
     pub(super) async fn check_access(&self) -> Result<(), ClusterError> {
-        let each = NEEDED.iter().flat_map(|(group, resource, verbs)| verbs.iter().map(move |verb| (*group, *resource, *verb)));
+        let each =
+            NEEDED.iter().flat_map(|(group, resource, verbs)| verbs.iter().map(move |verb| (*group, *resource, *verb)));
         let answers = try_join_all(each.map(|(group, resource, verb)| async move {
             let allowed = self.may(group, resource, verb).await?;
             let called = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };

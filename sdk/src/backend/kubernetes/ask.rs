@@ -126,9 +126,8 @@ impl KubernetesBackend {
     async fn printed(&self, pod: &str) -> Result<String, ClusterError> {
         let parameters = LogParams { container: Some(CHECKER.to_owned()), ..LogParams::default() };
         let (parameters, cluster) = (&parameters, self.cluster());
-        let read = cluster.call("read a log", |client| async move {
-            cluster.api::<core::Pod>(client).logs(pod, parameters).await
-        });
+        let read = cluster
+            .call("read a log", |client| async move { cluster.api::<core::Pod>(client).logs(pod, parameters).await });
         // A container that never started has no log; how the job ended says why.
         Ok(read.await.unwrap_or_default())
     }
@@ -195,9 +194,8 @@ impl Shipped {
                 (asked.model.clone(), Some(asked.rows.clone()))
             }
         };
-        let files = checkpoint::describe(folder.path()).map_err(|error| {
-            io("read", folder.path())(std::io::Error::other(error))
-        })?;
+        let files = checkpoint::describe(folder.path())
+            .map_err(|error| io("read", folder.path())(std::io::Error::other(error)))?;
         Ok(Self { folder, manifest: ModelManifest { files }, model, rows })
     }
 
@@ -256,8 +254,18 @@ mod tests {
         let root = Path::new("/models/x");
         let arguments = question.arguments(|path| shipped.place(path, root));
         let arguments: Vec<&str> = arguments.iter().map(|argument| argument.to_str().unwrap()).collect();
-        let expected = ["check", "--model", "/models/x", "--rows", "/models/x/rows.jsonl", "--chat-template-kwargs", "{}",
-            "--max-prompt-len", "7", "--raw"];
+        let expected = [
+            "check",
+            "--model",
+            "/models/x",
+            "--rows",
+            "/models/x/rows.jsonl",
+            "--chat-template-kwargs",
+            "{}",
+            "--max-prompt-len",
+            "7",
+            "--raw",
+        ];
         assert_eq!(arguments, expected);
         let config = model.join("config.json");
         let question = Question::Computes { config };

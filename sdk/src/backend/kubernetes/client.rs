@@ -1,12 +1,13 @@
 //! The way to the API server: found late, kept, found again when credentials expire; each call with a
 //! time limit, and tried again for a while when the server is away.
 
+use std::collections::HashSet;
 use std::future::Future;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use k8s_openapi::NamespaceResourceScope;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, PropagationPolicy, Preconditions};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config, Resource};
 use serde::Serialize;
@@ -20,6 +21,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const CALL: Duration = Duration::from_secs(30);
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// A server that has just started knows no roles yet, and forbids what it allows a moment later.
+const WARM_UP: Duration = Duration::from_secs(20);
+/// Things done that are remembered.
+const REMEMBERED: usize = 4096;
 /// Who writes what is applied.
 const FIELD_MANAGER: &str = "training-gym";
 const IN_CLUSTER_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
@@ -29,6 +34,8 @@ pub(super) struct Cluster {
     pub(super) namespace: String,
     connected: Mutex<Option<(Client, String)>>,
     given: Option<Config>,
+    /// What was done before: if it is forbidden now, the server has just started.
+    done: Mutex<HashSet<String>>,
 }
 
 impl Cluster {
@@ -36,13 +43,13 @@ impl Cluster {
     /// namespace, where none is given.
     pub(super) fn new(namespace: Option<String>) -> Self {
         let namespace = namespace.or_else(of_kubeconfig).or_else(of_pod).unwrap_or_else(|| "default".to_owned());
-        Self { namespace, connected: Mutex::default(), given: None }
+        Self { namespace, connected: Mutex::default(), given: None, done: Mutex::default() }
     }
 
     /// A cluster by its own configuration.
     pub(super) fn with_config(config: Config, namespace: Option<String>) -> Self {
         let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
-        Self { namespace, connected: Mutex::default(), given: Some(config) }
+        Self { namespace, connected: Mutex::default(), given: Some(config), done: Mutex::default() }
     }
 
     fn kept(&self) -> Option<(Client, String)> {
@@ -51,6 +58,17 @@ impl Cluster {
 
     fn forget(&self) {
         *self.connected.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn remember(&self, action: &str) {
+        let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        if done.len() < REMEMBERED && !done.contains(action) {
+            done.insert(action.to_owned());
+        }
+    }
+
+    fn did(&self, action: &str) -> bool {
+        self.done.lock().unwrap_or_else(PoisonError::into_inner).contains(action)
     }
 
     /// The URL of the API server, where it is known.
@@ -112,7 +130,10 @@ impl Cluster {
         loop {
             let client = self.client().await.map_err(Failed::Sorted)?;
             let failed = match tokio::time::timeout(CALL, call(client)).await {
-                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Ok(answer)) => {
+                    self.remember(action);
+                    return Ok(answer);
+                }
                 Ok(Err(error)) => error,
                 Err(_) => {
                     let waited = begun.elapsed();
@@ -129,7 +150,9 @@ impl Cluster {
                 self.forget();
                 continue;
             }
-            if !is_transient(&failed) || begun.elapsed() + pause > patience {
+            let forbidden = matches!(&failed, kube::Error::Api(status) if status.code == 403);
+            let warming = forbidden && begun.elapsed() < WARM_UP && self.did(action);
+            if !(is_transient(&failed) || warming) || begun.elapsed() + pause > patience {
                 return Err(Failed::Call(failed));
             }
             tracing::debug!(action, "the API server did not answer; trying again");
@@ -156,8 +179,7 @@ impl Cluster {
         let action = format!("list {}s", K::called());
         let parameters = ListParams::default().labels(selector);
         let parameters = &parameters;
-        let listed =
-            self.call(&action, |client| async move { self.api::<K>(client).list(parameters).await }).await?;
+        let listed = self.call(&action, |client| async move { self.api::<K>(client).list(parameters).await }).await?;
         Ok(listed.items)
     }
 
@@ -166,8 +188,10 @@ impl Cluster {
         let action = format!("create {} `{name}`", K::called());
         let parameters = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
         let parameters = &parameters;
-        let made = self
-            .call_within(PATIENCE, &action, |client| async move { self.api::<K>(client).create(parameters, object).await })
+        let made =
+            self.call_within(PATIENCE, &action, |client| async move {
+                self.api::<K>(client).create(parameters, object).await
+            })
             .await;
         match made {
             Ok(made) => Ok(Some(made)),

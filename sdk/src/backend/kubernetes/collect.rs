@@ -55,7 +55,9 @@ impl KubernetesBackend {
             Some(end) if is_question || now() - end.at > keep => Some("it is over, and its time to be kept too"),
             Some(_) => None,
             None if is_cut_short(owner, now()) => Some("its launch was cut short"),
-            None if owner.annotation(CANCELLED).is_some() && age > CUT_SHORT => Some("it was cancelled before it started"),
+            None if owner.annotation(CANCELLED).is_some() && age > CUT_SHORT => {
+                Some("it was cancelled before it started")
+            }
             None => None,
         }
     }

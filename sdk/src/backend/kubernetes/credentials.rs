@@ -27,7 +27,9 @@ impl KubernetesBackend {
         }
         let chain = aws_config::defaults(aws_config::BehaviorVersion::latest()).load().await;
         let found = match chain.credentials_provider() {
-            Some(provider) => tokio::time::timeout(PATIENCE, provider.provide_credentials()).await.ok().and_then(Result::ok),
+            Some(provider) => {
+                tokio::time::timeout(PATIENCE, provider.provide_credentials()).await.ok().and_then(Result::ok)
+            }
             None => None,
         };
         access(found.as_ref(), options.service_account.is_some(), |name| std::env::var(name).ok())

@@ -31,7 +31,9 @@ pub enum ClusterError {
         why: String,
     },
     /// 401: it does not know who asks.
-    #[error("cannot {action}: the cluster at {server} does not accept the credentials of the kubeconfig; {LOGIN_REMEDY}")]
+    #[error(
+        "cannot {action}: the cluster at {server} does not accept the credentials of the kubeconfig; {LOGIN_REMEDY}"
+    )]
     Unauthorized {
         /// What was to be done.
         action: String,
@@ -137,11 +139,11 @@ pub enum ClusterError {
     },
 }
 
-const CONFIG_REMEDY: &str =
-    "set `KUBECONFIG`, or write ~/.kube/config (`aws eks update-kubeconfig`, `gcloud container clusters get-credentials`)";
+const CONFIG_REMEDY: &str = "set `KUBECONFIG`, or write ~/.kube/config (`aws eks update-kubeconfig`, `gcloud container clusters get-credentials`)";
 const REACH_REMEDY: &str = "check with `kubectl get --raw /readyz`; a VPN or a proxy may be missing";
 const LOGIN_REMEDY: &str = "log in again (`aws sso login`, `gcloud auth login`) and check with `kubectl auth whoami`";
-const RBAC_REMEDY: &str = "ask who runs the cluster to apply `images/manifests/base/rbac.yaml` and to bind you to its role";
+const RBAC_REMEDY: &str =
+    "ask who runs the cluster to apply `images/manifests/base/rbac.yaml` and to bind you to its role";
 const QUOTA_REMEDY: &str =
     "ask for less in `.resources(…)`, stop what is not needed (`gym deployments`), or have the quota raised";
 const REFUSED_REMEDY: &str = "change what it names, in `.resources(…)` or the client's options";
@@ -218,7 +220,8 @@ pub(super) fn of_status(status: &Status, at: Attempt<'_>) -> ClusterError {
     if lower.contains("exceeded quota") || lower.contains("failed quota") {
         return ClusterError::Quota { action, said };
     }
-    let by_policy = ["admission", "podsecurity", "limitrange", "usage per container", "denied the request", "is terminat"];
+    let by_policy =
+        ["admission", "podsecurity", "limitrange", "usage per container", "denied the request", "is terminat"];
     match status.code {
         403 | 400 | 422 if by_policy.iter().any(|word| lower.contains(word)) => ClusterError::Refused { action, said },
         403 => ClusterError::Forbidden { action, said },
@@ -282,7 +285,8 @@ mod tests {
         let webhook = "admission webhook \"validate.kyverno.svc\" denied the request: no";
         let range = "pods \"x\" is forbidden: maximum memory usage per Container is 1Gi, but limit is 2Gi";
         let invalid = "Job.batch \"x\" is invalid: spec.template.spec.priorityClassName: not found";
-        let cases: [(u16, &str, &str, fn(&ClusterError) -> bool); 12] = [
+        type Case = (u16, &'static str, &'static str, fn(&ClusterError) -> bool);
+        let cases: [Case; 12] = [
             (401, "Unauthorized", "Unauthorized", |e| matches!(e, ClusterError::Unauthorized { .. })),
             (403, "Forbidden", forbidden, |e| matches!(e, ClusterError::Forbidden { .. })),
             (403, "Forbidden", quota, |e| matches!(e, ClusterError::Quota { .. })),
@@ -302,7 +306,11 @@ mod tests {
         }
         let text = answered(403, "Forbidden", forbidden).to_string();
         assert!(text.contains("images/manifests/base/rbac.yaml") && text.contains("create job `train-r`"), "{text}");
-        assert!(answered(404, "NotFound", "namespaces \"gym\" not found").to_string().contains("kubectl create namespace gym"));
+        assert!(
+            answered(404, "NotFound", "namespaces \"gym\" not found")
+                .to_string()
+                .contains("kubectl create namespace gym")
+        );
     }
 
     #[test]

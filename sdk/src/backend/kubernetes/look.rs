@@ -11,7 +11,8 @@ use serde_json::Value;
 
 use super::KubernetesBackend;
 use super::error::ClusterError;
-use super::why::{self, Evidence};
+use super::why;
+use crate::backend::explain::{Evidence, explain};
 use crate::backend::{Error, Exit, Job, JobId, JobState, Workload};
 use crate::manifest::{
     APP, ASKED, CANCELLED, COMPLETE, FETCHER, ID, JOB, LABELS, MANAGED_BY, RUN, SERVER, SPEC_HASH, SUBMITTED, TRAINER,
@@ -233,8 +234,8 @@ fn of_owner(owner: &Owner, pods: Vec<Pod>) -> Vec<Pod> {
 
 /// Where a job is in its life. Pure.
 pub(super) fn state(owner: &Owner, pods: &[Pod], evidence: Option<&Evidence>, start_timeout: f64) -> Seen {
-    let explained = || evidence.and_then(why::explain);
-    let failure = || explained().map(|found| found.failure);
+    let explained = || evidence.and_then(explain);
+    let failure = || explained().map(|found| found.failure());
     let cancelled = Exit { cancelled: true, ..Exit::default() };
     if owner.meta().deletion_timestamp.is_some() {
         return JobState::Ended(cancelled).into();
@@ -271,12 +272,13 @@ pub(super) fn state(owner: &Owner, pods: &[Pod], evidence: Option<&Evidence>, st
     }
     let waiting = explained();
     let begun = pods.iter().any(|pod| container(pod, main).is_some_and(has_begun));
-    let overdue = evidence.zip(owner.allowed_since()).is_some_and(|(evidence, since)| evidence.now - since > start_timeout);
+    let overdue =
+        evidence.zip(owner.allowed_since()).is_some_and(|(evidence, since)| evidence.now - since > start_timeout);
     if overdue && !begun {
-        let failure = Some(why::overdue(waiting.map(|found| found.failure), start_timeout));
+        let failure = Some(why::overdue(waiting.map(|found| found.failure()), start_timeout));
         return JobState::Ended(Exit { failure, ..Exit::default() }).into();
     }
-    Seen { state: JobState::Starting, waiting: waiting.map(|found| found.failure.sentence) }
+    Seen { state: JobState::Starting, waiting: waiting.map(|found| found.sentence) }
 }
 
 pub(super) fn container<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
@@ -287,7 +289,8 @@ pub(super) fn container<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerSta
 
 /// How its present or last start ended.
 fn exit_code(container: &ContainerStatus) -> Option<i32> {
-    let ended = |state: Option<&k8s_openapi::api::core::v1::ContainerState>| Some(state?.terminated.as_ref()?.exit_code);
+    let ended =
+        |state: Option<&k8s_openapi::api::core::v1::ContainerState>| Some(state?.terminated.as_ref()?.exit_code);
     ended(container.state.as_ref()).or_else(|| ended(container.last_state.as_ref()))
 }
 

@@ -19,6 +19,7 @@ mod ask;
 mod client;
 mod collect;
 mod credentials;
+mod doctor;
 mod error;
 mod forward;
 mod logs;
@@ -46,8 +47,10 @@ pub use error::ClusterError;
 use self::client::Cluster;
 use self::forward::Forward;
 use super::{
-    Answer, Backend, Error, Job, JobId, LogOptions, Logs, Orphan, Question, Request, Resources, Secret, Share, Submitted,
+    Answer, Backend, Error, Job, JobId, LogOptions, Logs, Orphan, Question, Request, Resources, Secret, Share,
+    Submitted,
 };
+use crate::doctor::Finding;
 use crate::manifest::{PORT, SECRETS, slug};
 use crate::program::abi::Image;
 
@@ -274,7 +277,8 @@ impl Backend for KubernetesBackend {
     async fn reachable(&self, url: &str) -> Result<String, Error> {
         for job in self.list().await? {
             let Some(inside) = &job.url_for_jobs else { continue };
-            if let Some(path) = url.strip_prefix(inside.as_str()).filter(|path| path.is_empty() || path.starts_with('/'))
+            if let Some(path) =
+                url.strip_prefix(inside.as_str()).filter(|path| path.is_empty() || path.starts_with('/'))
             {
                 return Ok(format!("{}{path}", self.forwarded(&job.id).await?));
             }
@@ -309,5 +313,9 @@ impl Backend for KubernetesBackend {
 
     async fn remove(&self, orphan: &Orphan) -> Result<(), Error> {
         self.remove_orphan(orphan).await
+    }
+
+    async fn doctor(&self, resources: &Resources) -> Vec<Finding> {
+        self.findings(resources).await
     }
 }

@@ -99,7 +99,8 @@ impl KubernetesBackend {
             self.cluster().apply::<core::ConfigMap>(&name, &map).await?;
         }
         let complete = json!({ COMPLETE: "true" });
-        let gone = || ClusterError::Conflict { action: format!("start `{}`", plan.id()), said: "it was removed".to_owned() };
+        let gone =
+            || ClusterError::Conflict { action: format!("start `{}`", plan.id()), said: "it was removed".to_owned() };
         match owner {
             Owner::Train(_) => {
                 let mut change = json!({"metadata": {"annotations": complete}});

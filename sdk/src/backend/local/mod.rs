@@ -22,6 +22,7 @@
 //! arguments.
 
 mod handshake;
+mod orphans;
 mod process;
 mod program;
 mod record;
@@ -34,10 +35,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use training_gym_core::chain;
 use training_gym_core::spec::SecretRef;
 
 use self::record::Folder;
-use super::{Answer, Backend, Error, Job, JobId, LogOptions, Logs, Question, Request, Secret, Share, Submitted};
+use super::{
+    Answer, Backend, Error, Job, JobId, LogOptions, Logs, Orphan, Question, Request, Resources, Secret, Share,
+    Submitted,
+};
+use crate::doctor::{Finding, machine};
 
 /// Variables of this process that its jobs inherit.
 pub const INHERITED: &[&str] = &[
@@ -222,6 +228,37 @@ impl Backend for LocalBackend {
 
     async fn list(&self) -> Result<Vec<Job>, Error> {
         self.blocking(Self::jobs_there).await
+    }
+
+    async fn orphans(&self) -> Result<Vec<Orphan>, Error> {
+        self.orphans_there().await
+    }
+
+    async fn remove(&self, orphan: &Orphan) -> Result<(), Error> {
+        let orphan = orphan.clone();
+        self.blocking(move |this| this.remove_orphan(&orphan)).await
+    }
+
+    async fn doctor(&self, resources: &Resources) -> Vec<Finding> {
+        let mut findings = vec![match self.blocking(Self::runtime).await {
+            Ok(program) => Finding::ok("gym-runtime", program.display().to_string()),
+            Err(error) => Finding::failed("gym-runtime", chain(&error), error.hint().unwrap_or_default()),
+        }];
+        let home = self.inner.home.clone();
+        match self.blocking(move |_| Ok(machine::findings(&home))).await {
+            Ok(more) => findings.extend(more),
+            Err(error) => findings.push(Finding::skipped("this machine", chain(&error))),
+        }
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        if let Some(asked) = resources.threads.filter(|asked| *asked > cores) {
+            let detail = format!("{asked} are asked for, and there are {cores} cores");
+            findings.push(Finding::warning(
+                "threads",
+                detail,
+                "ask for at most as many threads as cores: more are slower",
+            ));
+        }
+        findings
     }
 }
 

@@ -13,8 +13,7 @@ pub struct InvalidResources {
 
 const QUANTITY: &str = "write a whole number above 0 with its unit: Ki, Mi, Gi, Ti, k, M, G or T, such as `16Gi`";
 const NAME: &str = "write the name as the cluster has it: lower-case letters, digits, `-` and `.`, at most 253";
-const LABEL: &str =
-    "a label is `name` or `prefix/name`, its value at most 63 letters, digits, `-`, `_` and `.`, as `kubectl get nodes --show-labels` shows";
+const LABEL: &str = "a label is `name` or `prefix/name`, its value at most 63 letters, digits, `-`, `_` and `.`, as `kubectl get nodes --show-labels` shows";
 
 impl Resources {
     /// Refuses what no backend could do.
@@ -38,8 +37,7 @@ impl Resources {
         {
             return refuse("cpu", &cpu.to_string(), "write a number of cores above 0, such as 0.5 or 8");
         }
-        let amounts =
-            [("memory", &self.memory), ("disk", &self.disk), ("shared_memory", &self.shared_memory)];
+        let amounts = [("memory", &self.memory), ("disk", &self.disk), ("shared_memory", &self.shared_memory)];
         for (field, amount) in amounts {
             if let Some(amount) = amount
                 && bytes(amount).is_none()

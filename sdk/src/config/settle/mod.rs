@@ -6,15 +6,18 @@
 mod cadence;
 mod engine;
 mod job;
+mod rewards;
 mod rollout;
 mod score;
+mod teacher;
 mod update;
 
-use training_gym_core::spec::{AdvantageSpec, RolloutSpec, SaveSpec, TeacherSpec, UpdateSpec};
+use training_gym_core::spec::{AdvantageEstimator, AdvantageSpec, RolloutSpec, SaveSpec, TeacherSpec, UpdateSpec};
 
 pub(super) use cadence::Evaluation;
 pub(super) use job::Job;
-pub(super) use score::{BY_NAME, Reward};
+pub(super) use score::Reward;
+pub(super) use teacher::{BY_NAME, Distilled};
 
 use super::ledger::{Ledger, Shown, field};
 use super::{Explanation, Facts, Problem, Recipe};
@@ -28,6 +31,7 @@ pub(super) struct Settled {
     pub(super) max_prompt_len: usize,
     pub(super) reward: Option<Reward>,
     pub(super) teacher: Option<TeacherSpec>,
+    pub(super) distill: Option<Distilled>,
     pub(super) advantage: AdvantageSpec,
     pub(super) update: UpdateSpec,
     pub(super) save: SaveSpec,
@@ -59,8 +63,14 @@ pub(super) fn settle(recipe: &Recipe, facts: &Facts) -> Settled {
     let rollout = rollout::rollout(&mut ledger, facts, sizes);
     let job = job::job(&mut ledger, facts);
     let reward = score::reward(&mut ledger);
-    let teacher = score::teacher(&mut ledger, reward.is_some());
-    let advantage = update::advantage(&mut ledger, sizes, (reward.is_some(), teacher.is_some()));
+    let ignored = recipe.advantage == Some(AdvantageEstimator::Ignored);
+    let (teacher, distill) = teacher::teacher(&mut ledger, reward.is_some() && !ignored);
+    let signals = rewards::Signals {
+        reward: reward.as_ref(),
+        teacher: teacher.is_some() || distill.is_some(),
+        max_response_len: lengths.response,
+    };
+    let advantage = rewards::advantage(&mut ledger, sizes, &signals);
     let update = update::update(&mut ledger, sizes);
     let save = cadence::save(&mut ledger);
     let eval = cadence::evaluation(&mut ledger, facts, &rollout, (lengths.response, sizes.num_rollout));
@@ -92,6 +102,7 @@ pub(super) fn settle(recipe: &Recipe, facts: &Facts) -> Settled {
         max_prompt_len: lengths.prompt,
         reward,
         teacher,
+        distill,
         advantage,
         update,
         save,

@@ -1,14 +1,13 @@
-//! The reward and the teacher.
+//! The reward.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use training_gym_core::spec::{Egress, SecretRef, TeacherSpec};
+use training_gym_core::spec::Egress;
 
-use super::job::is_variable_name;
 use super::{at_least_1, number};
-use crate::config::ledger::{Field, Ledger, Shown, field};
-use crate::config::{Opd, Origin, Recipe, Teacher};
+use crate::config::Recipe;
+use crate::config::ledger::{Field, Ledger, field};
 
 /// A reward, but for the program it is in.
 pub(in crate::config) struct Reward {
@@ -132,131 +131,4 @@ fn files(ledger: &mut Ledger<'_>) -> Vec<PathBuf> {
         ledger.refuse("reward_files", path.display().to_string(), rule);
     }
     files
-}
-
-pub(super) fn teacher(ledger: &mut Ledger<'_>, has_reward: bool) -> Option<TeacherSpec> {
-    let Some(opd) = &ledger.recipe().opd else {
-        ledger.optional(Field { name: "opd", of: |_| None::<String> }, "none");
-        if !has_reward {
-            ledger.refuse(
-                "opd",
-                None,
-                (
-                    "there is neither a teacher nor a reward, so nothing to learn from",
-                    "set opd, custom_rm_function, or both",
-                ),
-            );
-        }
-        return None;
-    };
-    let plain = shown(&Opd::from(Teacher::new("")));
-    for ((name, value), (_, default)) in shown(opd).into_iter().zip(plain) {
-        let origin = if value == default { Origin::Default } else { Origin::Yours };
-        ledger.enter(name, value, origin);
-    }
-    if let Err((bound, remedy)) = check_url(&opd.teacher.url) {
-        ledger.refuse("opd.teacher.url", shown_url(&opd.teacher), (bound, &remedy));
-    }
-    if let Some(SecretRef::Env(variable)) = &opd.teacher.token
-        && !is_variable_name(variable)
-    {
-        // Not shown: it may be the token itself.
-        let rule = ("must be the name of a variable", "name the variable that holds the token, not the token");
-        ledger.refuse("opd.teacher.token_env", None, rule);
-    }
-    number(
-        ledger,
-        "opd.opd_kl_coef",
-        opd.opd_kl_coef,
-        |coef| coef >= 0.0,
-        (
-            "must be a number ≥ 0; a negative one would drive the student away from the teacher",
-            "set the teacher's weight, such as 1.0",
-        ),
-    );
-    if opd.opd_kl_coef == 0.0 && !has_reward {
-        ledger.refuse(
-            "opd.opd_kl_coef",
-            "0.0".to_owned(),
-            ("without a reward the teacher is all there is to learn from", "set a weight > 0, or custom_rm_function"),
-        );
-    }
-    if let Some(clamp) = opd.log_ratio_clamp {
-        number(
-            ledger,
-            "opd.log_ratio_clamp",
-            clamp,
-            |clamp| clamp > 0.0,
-            ("must be a number > 0", "set None to leave it unclamped"),
-        );
-    }
-    at_least_1(ledger, "opd.max_concurrency", opd.max_concurrency, "set the requests in flight at once, such as 4");
-    at_least_1(ledger, "opd.batch_size", opd.batch_size, "set the sequences of one request, such as 16");
-    ledger.need(
-        "opd.timeout",
-        &opd.timeout,
-        !opd.timeout.is_zero(),
-        ("must be longer than 0", "set what one request may take"),
-    );
-    Some(opd.spec())
-}
-
-/// The fields of an `Opd`, as they may be shown.
-fn shown(opd: &Opd) -> [(&'static str, String); 8] {
-    [
-        ("opd.teacher.url", shown_url(&opd.teacher)),
-        ("opd.teacher.token", shown_token(&opd.teacher)),
-        ("opd.teacher.dialect", opd.teacher.dialect.shown()),
-        ("opd.opd_kl_coef", opd.opd_kl_coef.shown()),
-        ("opd.log_ratio_clamp", opd.log_ratio_clamp.map_or("off".to_owned(), |clamp| clamp.shown())),
-        ("opd.max_concurrency", opd.max_concurrency.shown()),
-        ("opd.batch_size", opd.batch_size.shown()),
-        ("opd.timeout", opd.timeout.shown()),
-    ]
-}
-
-/// The scheme of a deployment that has no address yet: the launch waits for it and fills it in.
-pub(in crate::config) const BY_NAME: &str = "deployment";
-
-/// The URL as it may be shown: a credential in it is left out.
-fn shown_url(teacher: &Teacher) -> String {
-    match (teacher.url.find("://"), teacher.url.rfind('@')) {
-        (Some(scheme), Some(at)) if at > scheme => format!("{}…{}", &teacher.url[..scheme + 3], &teacher.url[at..]),
-        _ => teacher.url.clone(),
-    }
-}
-
-/// Where the token is; what is no variable's name may be the token itself and is not shown.
-fn shown_token(teacher: &Teacher) -> String {
-    match &teacher.token {
-        None => "none".to_owned(),
-        Some(SecretRef::File(path)) => format!("in the file {}", path.display()),
-        Some(SecretRef::Env(variable)) if is_variable_name(variable) => format!("in the variable {variable}"),
-        Some(SecretRef::Env(_)) => "…".to_owned(),
-    }
-}
-
-fn check_url(text: &str) -> Result<(), (&'static str, String)> {
-    let Ok(url) = reqwest::Url::parse(text) else {
-        return Err(("it is not a URL", "give the whole URL, such as http://127.0.0.1:8000/generate".to_owned()));
-    };
-    if url.scheme() == BY_NAME && url.has_host() {
-        return Ok(());
-    }
-    if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none_or(str::is_empty) {
-        return Err((
-            "must begin with http:// or https://",
-            "give the whole URL, such as http://127.0.0.1:8000/generate".to_owned(),
-        ));
-    }
-    if !url.username().is_empty() || url.password().is_some() {
-        return Err((
-            "it holds a credential, and the spec is stored as plain text",
-            "name the variable that holds the token with Opd::token_env".to_owned(),
-        ));
-    }
-    if url.path() == "/" {
-        return Err(("it names a server but no path to ask", format!("did you mean {}generate?", url)));
-    }
-    Ok(())
 }

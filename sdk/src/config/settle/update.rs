@@ -1,32 +1,11 @@
-//! How rewards become advantages, and advantages weights.
+//! How advantages become weights.
 
 use training_gym_core::spec::{
-    AdvantageEstimator, AdvantageSpec, KlLossSpec, KlLossType, LossAggregation, LrDecayStyle, OptimizerSpec, UpdateSpec,
+    KlLossSpec, KlLossType, LossAggregation, LrDecayStyle, OptimizerSpec, PolicyLoss, UpdateSpec,
 };
 
 use super::{AT_LEAST_1, Sizes, at_least_1, number};
 use crate::config::ledger::{Ledger, Shown, field};
-
-/// `signals`: whether there is a reward, whether there is a teacher.
-pub(super) fn advantage(ledger: &mut Ledger<'_>, sizes: Sizes, signals: (bool, bool)) -> AdvantageSpec {
-    let (has_reward, has_teacher) = signals;
-    let estimator = ledger.value(field!(advantage), AdvantageEstimator::GroupRelative { normalize_std: true });
-    let normalize_advantages = ledger.value(field!(normalize_advantages), false);
-    let grouped = matches!(estimator, AdvantageEstimator::GroupRelative { .. });
-    if has_reward && grouped && sizes.n_samples_per_prompt == 1 {
-        ledger.refuse("n_samples_per_prompt", "1".to_owned(), (
-            "must be ≥ 2 with a reward and a group-relative advantage: the only reward of a group is its mean, so the advantage is always 0",
-            "raise it, such as to 4, or set advantage: Some(AdvantageEstimator::Raw)",
-        ));
-    }
-    if has_reward && has_teacher && !grouped {
-        ledger.note(
-            "advantage = raw with a teacher: a reward of ±1 on every token is some twenty times the teacher's term, \
-             which is a few hundredths of a nat",
-        );
-    }
-    AdvantageSpec { estimator, normalize_advantages }
-}
 
 pub(super) fn update(ledger: &mut Ledger<'_>, sizes: Sizes) -> UpdateSpec {
     let samples = sizes.samples();
@@ -50,7 +29,8 @@ pub(super) fn update(ledger: &mut Ledger<'_>, sizes: Sizes) -> UpdateSpec {
     );
     let logits_chunk_size = ledger.value(field!(logits_chunk_size), 512);
     at_least_1(ledger, "logits_chunk_size", logits_chunk_size, "set the rows projected at once, such as 512");
-    let (eps_clip, eps_clip_high, eps_clip_c) = clips(ledger);
+    let policy_loss = ledger.value(field!(policy_loss), PolicyLoss::TokenRatio);
+    let (eps_clip, eps_clip_high, eps_clip_c) = clips(ledger, policy_loss);
     let kl_loss = kl_loss(ledger);
     let entropy_coef = ledger.value(field!(entropy_coef), 0.0);
     number(
@@ -66,9 +46,10 @@ pub(super) fn update(ledger: &mut Ledger<'_>, sizes: Sizes) -> UpdateSpec {
         eps_clip,
         eps_clip_high,
         eps_clip_c,
+        policy_loss,
         kl_loss,
         entropy_coef,
-        loss_aggregation: ledger.value(field!(loss_aggregation), LossAggregation::TokenMean),
+        loss_aggregation: loss_aggregation(ledger),
         logits_chunk_size,
         optimizer: optimizer(ledger, sizes.num_rollout.saturating_mul(steps), sizes.uncounted),
     }
@@ -83,15 +64,33 @@ fn nearest_divisor(samples: usize, wanted: usize) -> usize {
     if wanted.abs_diff(above) < wanted.abs_diff(below) { above } else { below }
 }
 
-fn clips(ledger: &mut Ledger<'_>) -> (f64, f64, Option<f64>) {
+fn loss_aggregation(ledger: &mut Ledger<'_>) -> LossAggregation {
+    let aggregation = ledger.value(field!(loss_aggregation), LossAggregation::TokenMean);
+    if aggregation == (LossAggregation::ConstantLength { length: 0 }) {
+        let rule = ("its length must be ≥ 1", "set the tokens a response may have, as Dr.GRPO does");
+        ledger.refuse("loss_aggregation", aggregation.shown(), rule);
+    }
+    aggregation
+}
+
+fn clips(ledger: &mut Ledger<'_>, policy_loss: PolicyLoss) -> (f64, f64, Option<f64>) {
     let low = ledger.value(field!(eps_clip), 0.2);
-    number(
-        ledger,
-        "eps_clip",
-        low,
-        |eps| eps > 0.0 && eps < 1.0,
-        ("must be in (0, 1): a ratio below 1 − eps_clip is clipped", "leave it unset for 0.2"),
-    );
+    // At 1 nothing is clipped below, which is CISPO's own setting.
+    if !(policy_loss == PolicyLoss::Cispo && low == 1.0) {
+        number(
+            ledger,
+            "eps_clip",
+            low,
+            |eps| eps > 0.0 && eps < 1.0,
+            ("must be in (0, 1): a ratio below 1 − eps_clip is clipped", "leave it unset for 0.2"),
+        );
+    }
+    if policy_loss == PolicyLoss::SequenceRatio && ledger.recipe().eps_clip.is_none() {
+        ledger.note(
+            "policy_loss = sequence-ratio with eps_clip = 0.2: the mean of a sequence's log-ratios moves far less than a \
+             token's, and GSPO's own clips are 3e-4 and 4e-4",
+        );
+    }
     let high = ledger.value(field!(eps_clip_high), 0.28);
     number(
         ledger,
@@ -109,6 +108,10 @@ fn clips(ledger: &mut Ledger<'_>) -> (f64, f64, Option<f64>) {
             |eps| eps > 1.0,
             ("must be a number > 1", "leave it unset for no dual clip, or set 3.0"),
         );
+        if policy_loss == PolicyLoss::Cispo {
+            let rule = ("policy_loss = cispo has no dual clip, so it would be ignored", "leave it unset");
+            ledger.refuse("eps_clip_c", dual.shown(), rule);
+        }
     }
     (low, high, dual)
 }
@@ -118,7 +121,8 @@ fn kl_loss(ledger: &mut Ledger<'_>) -> Option<KlLossSpec> {
     if !wanted {
         let coef = ledger.optional(field!(kl_loss_coef), "off").map(|coef| ("kl_loss_coef", coef.shown()));
         let kind = ledger.optional(field!(kl_loss_type), "off").map(|kind| ("kl_loss_type", kind.shown()));
-        for (name, value) in coef.into_iter().chain(kind) {
+        let unbiased = ledger.optional(field!(use_unbiased_kl), "off").map(|on| ("use_unbiased_kl", on.shown()));
+        for (name, value) in coef.into_iter().chain(kind).chain(unbiased) {
             ledger.refuse(
                 name,
                 value,
@@ -129,6 +133,7 @@ fn kl_loss(ledger: &mut Ledger<'_>) -> Option<KlLossSpec> {
     }
     let coef = ledger.optional(field!(kl_loss_coef), "unset");
     let kl_loss_type = ledger.value(field!(kl_loss_type), KlLossType::LowVarKl);
+    let unbiased = ledger.value(field!(use_unbiased_kl), false);
     match coef {
         Some(coef) => number(
             ledger,
@@ -143,7 +148,7 @@ fn kl_loss(ledger: &mut Ledger<'_>) -> Option<KlLossSpec> {
             ("use_kl_loss is on, and its weight is unset", "set kl_loss_coef, such as Some(0.001)"),
         ),
     }
-    Some(KlLossSpec { kl_loss_coef: coef.unwrap_or(0.0), kl_loss_type })
+    Some(KlLossSpec { kl_loss_coef: coef.unwrap_or(0.0), kl_loss_type, unbiased })
 }
 
 /// `steps` is how many optimizer steps the run has, unless its rows are `uncounted`.

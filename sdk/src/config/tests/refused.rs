@@ -2,7 +2,10 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::super::{AdvantageEstimator, Facts, KlLossType, LrDecayStyle, Opd, Recipe, TrainConfig, models};
+use super::super::{
+    AdvantageEstimator, Divergence, Facts, KlLossType, LossAggregation, LrDecayStyle, Model, Opd, PassRate, PolicyLoss,
+    Recipe, SampleWeighting, SelectionRule, TrainConfig, models,
+};
 use crate::dataset::HuggingFaceDataset;
 
 use super::{POST_PROCESS, least, train, tutorial};
@@ -129,6 +132,61 @@ refuses! {
     a_teacher_to_flee_from: |r| r.opd = Some(Opd { opd_kl_coef: -1.0, ..Opd::to_url("http://teacher/generate") }) =>
         "recipe.opd.opd_kl_coef = -1.0: must be a number ≥ 0; a negative one would drive the student away from the teacher; \
          set the teacher's weight, such as 1.0";
+    a_mixture_at_its_end: |r| r.opd = Some(Opd::co_resident(models::QWEN3_8B).divergence(Divergence::Jsd { beta: 1.0 })) =>
+        "recipe.opd.co_resident.divergence = 1.0: its beta must be in (0, 1): at either end this divergence is 0 whatever \
+         the student does; set 0.5, or take Divergence::ForwardKl or Divergence::ReverseKl";
+    a_co_resident_teacher_that_is_no_model: |r| r.opd = Some(Opd::co_resident(Model::folder("/no/such/model"))) =>
+        "recipe.opd.co_resident.model = /no/such/model: there is no such folder; give the folder that holds the model's config.json";
+    a_clamp_of_whole_distributions: |r| r.opd = Some(Opd { log_ratio_clamp: None, ..Opd::co_resident(models::QWEN3_8B) }) =>
+        "recipe.opd.log_ratio_clamp = off: it belongs to a teacher behind a URL, and this one is co-resident; leave it out";
+    no_token_to_learn_from: |r| {
+        r.custom_rm_function = None;
+        r.opd = Some(Opd::co_resident(models::QWEN3_8B).select(SelectionRule::SOFT_OR, 0.0));
+    } =>
+        "recipe.opd.co_resident.selection = 0.0 of the tokens by soft-or, entropy cut at 0.98: its ratio must be in (0, 1]; \
+         set the share of tokens to learn from, such as 0.5";
+    tokens_chosen_under_a_reward: |r| r.opd = Some(Opd::co_resident(models::QWEN3_8B).select(SelectionRule::Entropy, 0.5)) =>
+        "recipe.opd.co_resident.selection = 0.5 of the tokens by entropy: with a reward every token has a loss of its own, \
+         so that leaving some out would save nothing; leave custom_rm_function unset, or teach all tokens";
+    a_weight_without_a_teacher: |r| r.weighting = Some(SampleWeighting::Reward { beta: 1.0 }) =>
+        "recipe.weighting = reward, beta 1.0: it weighs what a teacher says, and there is none; set opd, or leave it unset";
+    a_filter_that_keeps_nothing: |r| {
+        r.weighting = Some(SampleWeighting::HardFilter { low: 0.8, high: 0.2, pass_rate: PassRate::default() });
+        r.opd = Some(Opd::to_url("http://teacher/generate"));
+    } =>
+        "recipe.weighting = hard-filter, 0.8 < p < 0.2: it must be 0 ≤ low < high ≤ 1; set 0.2 and 0.8, as the paper does";
+    rewards_ignored_without_a_teacher: |r| r.advantage = Some(AdvantageEstimator::Ignored) =>
+        "recipe.advantage = ignored: then rewards teach nothing, and there must be a teacher that does; set opd, or leave it unset";
+    a_switch_at_the_start: |r| r.opd = Some(Opd::co_resident(models::QWEN3_8B).then(0.0, Divergence::ForwardKl)) =>
+        "recipe.opd.co_resident.switch = 0.0: it must be at a share in (0, 1) of the run's steps; set 0.5, or leave it out";
+    a_discount_of_zero: |r| r.advantage = Some(AdvantageEstimator::ReinforcePlusPlus { gamma: 0.0 }) =>
+        "recipe.advantage = reinforce-plus-plus, gamma 0.0: its gamma must be in (0, 1]; set 1.0: every token has the whole reward";
+    others_of_a_group_of_one: |r| { r.advantage = Some(AdvantageEstimator::LeaveOneOut); r.n_samples_per_prompt = Some(1) } =>
+        "recipe.n_samples_per_prompt = 1: must be ≥ 2 with a reward and a group-relative advantage: the only reward of \
+         a group is its mean, so the advantage is always 0; raise it, such as to 4, or set advantage: \
+         Some(AdvantageEstimator::Raw)";
+    a_penalty_that_is_none: |r| r.kl_reward_coef = Some(0.0) =>
+        "recipe.kl_reward_coef = 0.0: must be a number > 0; set its weight, such as 0.001, or leave it unset for none";
+    an_estimator_of_no_penalty: |r| r.kl_reward_type = Some(KlLossType::K3) =>
+        "recipe.kl_reward_type = k3: kl_reward_coef is unset, so it would be ignored; set kl_reward_coef, or leave it unset";
+    a_cache_longer_than_a_response: |r| r.overlong_cache_len = Some(4096) =>
+        "recipe.overlong_cache_len = 4096: must be from 1 to rollout_max_response_len = 2048; \
+         set the tokens before the limit over which the reward falls";
+    a_shape_without_a_length: |r| r.overlong_penalty = Some(1.0) =>
+        "recipe.overlong_penalty = 1.0: overlong_cache_len is unset, so it would be ignored; set overlong_cache_len, or leave it unset";
+    groups_dropped_under_a_teacher: |r| {
+        r.dynamic_sampling = Some(true);
+        r.opd = Some(Opd::to_url("http://teacher/generate"));
+    } =>
+        "recipe.dynamic_sampling = true: with a teacher, a group of equal rewards still has the teacher to learn from; \
+         leave it unset, or leave opd out";
+    a_dual_clip_of_cispo: |r| { r.policy_loss = Some(PolicyLoss::Cispo); r.eps_clip_c = Some(3.0) } =>
+        "recipe.eps_clip_c = 3.0: policy_loss = cispo has no dual clip, so it would be ignored; leave it unset";
+    a_constant_of_no_tokens: |r| r.loss_aggregation = Some(LossAggregation::ConstantLength { length: 0 }) =>
+        "recipe.loss_aggregation = constant-length, 0 tokens: its length must be ≥ 1; set the tokens a response may have, \
+         as Dr.GRPO does";
+    an_unbiased_penalty_that_is_off: |r| r.use_unbiased_kl = Some(true) =>
+        "recipe.use_unbiased_kl = true: use_kl_loss is not on, so it would be ignored; set use_kl_loss: Some(true), or leave it unset";
     a_post_process_without_a_reward: |r| {
         r.custom_rm_function = None;
         r.custom_reward_post_process_function = Some(POST_PROCESS);

@@ -1,9 +1,15 @@
 use std::path::Path;
 
 use training_gym_core::ids::ContentHash;
-use training_gym_core::spec::{Dtype, ModelSpec, NodeSpec, ProgramRef, RowsRef, RunSpec, SecretRef, VersionedRunSpec};
+use training_gym_core::spec::{
+    DistillSpec, Dtype, KlRewardSpec, ModelSpec, NodeSpec, OverlongSpec, ProgramRef, RowsRef, RunSpec, SecretRef,
+    VersionedRunSpec,
+};
 
-use super::super::{Error, Opd, Recipe, Resolve, TrainConfig, models, resolve};
+use super::super::{
+    AdvantageEstimator, Divergence, Error, KlLossType, LossAggregation, Model, Opd, PolicyLoss, Recipe, Resolve,
+    TrainConfig, models, resolve,
+};
 use super::{REWARD, least, train, tutorial};
 
 fn rows(count: u64) -> RowsRef {
@@ -23,6 +29,7 @@ fn launch(config: &TrainConfig) -> Resolve<'_> {
         config,
         run_id: "run-1".parse().unwrap(),
         model: model(config, Path::new("/no/such/snapshot")),
+        co_teacher: None,
         train: rows(100),
         eval: None,
         program: program(),
@@ -146,4 +153,62 @@ fn the_models_own_folder_sets_the_limit() {
     let long = train(models::QWEN3_4B, Recipe { rollout_max_response_len: Some(2048), ..least() });
     let message = resolve(Resolve { model: model(&long, folder.path()), ..launch(&long) }).unwrap_err().to_string();
     assert!(message.contains("the model has 512 positions"), "{message}");
+}
+
+#[test]
+fn a_co_resident_teacher_is_a_model_with_its_files() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("config.json"), "{}").unwrap();
+    let teacher = Model::folder(folder.path());
+    let opd = Opd { opd_kl_coef: 0.5, ..Opd::co_resident(teacher).divergence(Divergence::Jsd { beta: 0.25 }) };
+    let config = train(models::QWEN3_4B, Recipe { opd: Some(opd), ..Recipe::default() });
+    config.check_values().unwrap();
+    let explanation = config.explain();
+    assert_eq!(explanation.get("opd.co_resident.divergence").unwrap().value, "jsd, beta 0.25");
+    assert!(explanation.get("opd.teacher.url").is_none());
+    assert_eq!(
+        resolve(launch(&config)).unwrap_err().to_string(),
+        "recipe.opd.co_resident.model: the teacher's files are not on this machine yet; launch it, which fetches them"
+    );
+    let files = ModelSpec { name: "teacher".to_owned(), folder: folder.path().to_owned(), hub: None, stored: None };
+    let spec = resolve(Resolve { co_teacher: Some(files.clone()), ..launch(&config) }).unwrap();
+    assert_eq!((spec.teacher.as_ref(), spec.reward.as_ref()), (None, None));
+    let distill = DistillSpec {
+        teacher: files,
+        divergence: Divergence::Jsd { beta: 0.25 },
+        coef: 0.5,
+        switch: None,
+        selection: None,
+    };
+    assert_eq!(spec.distill, Some(distill));
+    let stored = serde_json::to_string(&VersionedRunSpec::V1(spec.clone())).unwrap();
+    assert_eq!(serde_json::from_str::<VersionedRunSpec>(&stored).unwrap(), VersionedRunSpec::V1(spec));
+}
+
+#[test]
+fn a_method_is_written_only_where_it_is_chosen() {
+    let plain = serde_json::to_value(spec(&train(models::QWEN3_4B, least()))).unwrap();
+    for absent in ["distill"] {
+        assert!(plain.get(absent).is_none(), "{absent}: an earlier version reads the spec of a plain run");
+    }
+    assert_eq!(plain["advantage"].as_object().unwrap().len(), 2, "{}", plain["advantage"]);
+    assert!(plain["update"].get("policy_loss").is_none());
+    let chosen = Recipe {
+        advantage: Some(AdvantageEstimator::ReinforcePlusPlus { gamma: 1.0 }),
+        normalize_advantages: Some(true),
+        kl_reward_coef: Some(0.01),
+        overlong_cache_len: Some(256),
+        dynamic_sampling: Some(true),
+        policy_loss: Some(PolicyLoss::Cispo),
+        eps_clip: Some(1.0),
+        loss_aggregation: Some(LossAggregation::ConstantLength { length: 2048 }),
+        ..least()
+    };
+    let spec = spec(&train(models::QWEN3_4B, chosen));
+    assert_eq!(spec.advantage.kl_reward, Some(KlRewardSpec { kl_coef: 0.01, kl_type: KlLossType::K1 }));
+    assert_eq!(spec.advantage.overlong, Some(OverlongSpec { cache_len: 256, penalty: 1.0 }));
+    assert!(spec.advantage.dynamic_sampling);
+    assert_eq!((spec.update.policy_loss, spec.update.eps_clip), (PolicyLoss::Cispo, 1.0));
+    let stored = serde_json::to_string(&VersionedRunSpec::V1(spec.clone())).unwrap();
+    assert_eq!(serde_json::from_str::<VersionedRunSpec>(&stored).unwrap(), VersionedRunSpec::V1(spec));
 }

@@ -129,6 +129,13 @@ impl Store for S3Store {
         download::to_file(&self.bucket, key, path).await
     }
 
+    async fn is_verified(&self, key: &str) -> Result<bool, Error> {
+        requests::check_key(key)?;
+        let ask = Ask::new("read", "s3:GetObject", key);
+        let (head, _) = download::first(&self.bucket, &ask).await.map_err(|fault| self.bucket.error(&ask, fault))?;
+        Ok(head.sha256.is_some() && head.write.is_some())
+    }
+
     async fn list(&self, prefix: &str) -> Result<Vec<ObjectMeta>, Error> {
         check_prefix(prefix)?;
         self.bucket.list(prefix).await

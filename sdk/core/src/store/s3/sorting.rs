@@ -117,11 +117,13 @@ fn of_answer(answer: &Answer, now: SystemTime, asked: Asked<'_>) -> Fault {
             format!("another write of the object was under way{said}"),
             "try again once it is done",
         ),
-        ("InvalidAccessKeyId", _) => fault(
-            FaultKind::UnknownKey,
-            format!("{endpoint} does not know the access key{said}"),
-            "correct AWS_ACCESS_KEY_ID (or the profile's), or the endpoint: keys of one server mean nothing to another",
-        ),
+        ("InvalidAccessKeyId" | "InvalidAccessKey" | "InvalidSecurity" | "NoSuchUser" | "XAdminUserNotFound", _) => {
+            fault(
+                FaultKind::UnknownKey,
+                format!("{endpoint} does not know the access key{said}"),
+                "correct AWS_ACCESS_KEY_ID (or the profile's), or the endpoint: keys of one server mean nothing to another",
+            )
+        }
         ("SignatureDoesNotMatch", _) => fault(
             FaultKind::BadSignature,
             format!("{endpoint} refuses the request's signature{said}"),
@@ -396,3 +398,6 @@ fn utc(time: SystemTime) -> String {
     let time = DateTime::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX));
     time.fmt(Format::DateTime).unwrap_or_else(|_| format!("{seconds} s after 1970"))
 }
+
+#[cfg(test)]
+mod tests;

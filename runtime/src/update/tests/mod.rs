@@ -1,11 +1,16 @@
+mod distilled;
+mod methods;
+
 use std::sync::Arc;
 
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 use tch::{Device, Kind, Tensor, no_grad};
 use training_gym_core::ids::WeightVersion;
 use training_gym_core::record::Grade;
 use training_gym_core::sample::{FinishReason, Prompt};
-use training_gym_core::spec::{KlLossSpec, KlLossType, LossAggregation, LrDecayStyle, OptimizerSpec, UpdateSpec};
+use training_gym_core::spec::{
+    KlLossSpec, KlLossType, LossAggregation, LrDecayStyle, OptimizerSpec, PolicyLoss, UpdateSpec,
+};
 
 use super::*;
 use crate::batch::{PreparedPrompt, RolloutBatch, Score};
@@ -14,13 +19,17 @@ use crate::model::{LoadOptions, ModelConfig};
 const VOCAB: i64 = 29;
 
 fn config(tied: bool) -> ModelConfig {
-    ModelConfig::from_json(&json!({
-        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": VOCAB, "hidden_size": 16,
-        "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "head_dim": 8, "max_position_embeddings": 128, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
-        "tie_word_embeddings": tied, "initializer_range": 0.3, "hidden_act": "silu", "attention_bias": false,
-    }))
-    .unwrap()
+    ModelConfig::from_json(&config_json(tied, VOCAB, 16)).unwrap()
+}
+
+fn config_json(tied: bool, vocab_size: i64, hidden_size: i64) -> Value {
+    json!({
+        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": vocab_size,
+        "hidden_size": hidden_size, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 128, "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0, "tie_word_embeddings": tied, "initializer_range": 0.3, "hidden_act": "silu",
+        "attention_bias": false,
+    })
 }
 
 fn model(dtype: Kind, tied: bool) -> Model {
@@ -34,6 +43,7 @@ fn spec() -> UpdateSpec {
         eps_clip: 0.2,
         eps_clip_high: 0.28,
         eps_clip_c: Some(3.0),
+        policy_loss: PolicyLoss::TokenRatio,
         kl_loss: None,
         entropy_coef: 0.0,
         loss_aggregation: LossAggregation::TokenMean,
@@ -129,6 +139,7 @@ fn naive_loss(model: &Model, reference: Option<&Model>, batch: &TrainBatch, upda
         total += match spec.loss_aggregation {
             LossAggregation::TokenMean => loss.sum(None) / tokens as f64,
             LossAggregation::SampleMean => loss.mean(None) / samples,
+            LossAggregation::ConstantLength { length } => loss.sum(None) / (length as f64 * samples),
         };
     }
     total
@@ -165,18 +176,18 @@ fn packed_and_chunked_gradients_equal_the_naive_ones() {
         let mut spec = UpdateSpec { loss_aggregation: aggregation, ..spec() };
         if extras {
             spec.entropy_coef = 0.03;
-            spec.kl_loss = Some(KlLossSpec { kl_loss_coef: 0.2, kl_loss_type: KlLossType::K3 });
+            spec.kl_loss = Some(KlLossSpec { kl_loss_coef: 0.2, kl_loss_type: KlLossType::K3, unbiased: false });
         }
         let updater = Updater::new(model, spec, 0.8).unwrap();
         shake(&updater.model);
         let batch = batch(&updater.model, 0.8, 1);
-        let (gradients, sums) = updater.gradients(&batch, 0..6);
+        let (gradients, sums) = updater.gradients(&batch, &[0, 1, 2, 3, 4, 5], None).unwrap();
         let (_, ours) = gradients.finish(updater.model.parameters(), None);
 
         let loss = naive_loss(&updater.model, updater.reference.as_ref(), &batch, &updater);
         let inputs: Vec<&Tensor> = updater.model.parameters().iter().map(|(_, parameter)| parameter).collect();
         let naive = Tensor::run_backward(&[&loss], &inputs, false, false);
-        assert!((loss.double_value(&[0]) - sums[0]).abs() < 1e-5, "{loss:?} and {sums:?}");
+        assert!((loss.double_value(&[0]) - sums.loss).abs() < 1e-5, "{loss:?} and {sums:?}");
         for ((name, _), (ours, naive)) in updater.model.parameters().iter().zip(ours.iter().zip(&naive)) {
             let gap = (ours - naive).abs().max().double_value(&[]);
             assert!(gap < 1e-5, "{name}: {gap}, largest {}", naive.abs().max().double_value(&[]));
@@ -189,7 +200,8 @@ fn packed_and_chunked_gradients_equal_the_naive_ones() {
 fn the_gradient_is_the_slope_of_the_loss() {
     let updater = Updater::new(model(Kind::Float, true), spec(), 1.0).unwrap();
     let batch = batch(&updater.model, 1.0, 2);
-    let (norm, direction) = updater.gradients(&batch, 0..6).0.finish(updater.model.parameters(), None);
+    let (norm, direction) =
+        updater.gradients(&batch, &[0, 1, 2, 3, 4, 5], None).unwrap().0.finish(updater.model.parameters(), None);
     let move_by = |step: f64| {
         no_grad(|| {
             for ((_, parameter), slope) in updater.model.parameters().iter().zip(&direction) {
@@ -200,9 +212,9 @@ fn the_gradient_is_the_slope_of_the_loss() {
     };
     let step = 2e-3;
     move_by(step);
-    let above = updater.gradients(&batch, 0..6).1[0];
+    let above = updater.gradients(&batch, &[0, 1, 2, 3, 4, 5], None).unwrap().1.loss;
     move_by(-2.0 * step);
-    let below = updater.gradients(&batch, 0..6).1[0];
+    let below = updater.gradients(&batch, &[0, 1, 2, 3, 4, 5], None).unwrap().1.loss;
     let slope = (above - below) / (2.0 * step);
     assert!((slope / norm - 1.0).abs() < 1e-2, "slope {slope}, gradient {norm}");
 }
@@ -270,7 +282,7 @@ fn a_saved_state_goes_on_bit_for_bit() {
     for dtype in [Kind::Float, Kind::BFloat16] {
         let folder = tempfile::tempdir().unwrap();
         let spec = UpdateSpec {
-            kl_loss: Some(KlLossSpec { kl_loss_coef: 0.1, kl_loss_type: KlLossType::LowVarKl }),
+            kl_loss: Some(KlLossSpec { kl_loss_coef: 0.1, kl_loss_type: KlLossType::LowVarKl, unbiased: false }),
             ..spec()
         };
         let fresh = || Updater::new(model(dtype, true), spec.clone(), 1.0).unwrap();
