@@ -5,7 +5,7 @@
 //! `cargo xtask bench tip [--json]`
 //!
 //! Each line is a process of its own, since a peak never falls. The peak is what is resident above
-//! the student, its optimizer and what the teacher left. Seconds are the least of three steps:
+//! the student, its optimizer and what the teacher left. Seconds are the least of five steps:
 //! `head_loss` is projection, loss and gradient of the tokens that are taught; `scoring` is what a
 //! selection costs on top, a pass of the student and both projections over all tokens without
 //! gradients; `step` is everything, the optimizer included.
@@ -28,10 +28,10 @@ const RATIOS: [f64; 4] = [1.0, 0.5, 0.2, 0.1];
 const VOCAB: i64 = 32_768;
 const SAMPLES: usize = 8;
 const PROMPT: usize = 8;
-const RESPONSE: usize = 192;
+const RESPONSE: usize = 128;
 /// Rows of our head; all there are, in the paper's setting.
 const CHUNK: usize = 256;
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
 
 fn main() {
     if let (Some(ratio), Some(folder)) = (option("--ratio"), option("--teacher")) {

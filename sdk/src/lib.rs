@@ -36,7 +36,7 @@
 //! | [`run`] | a training run: launch, watch, attach, cancel, checkpoints |
 //! | [`eval`] | how good a deployment is on held-out rows |
 //! | [`gym`] | the client: which backend and which store |
-//! | [`backend`] | where jobs run: one trait, and processes of this machine behind it |
+//! | [`backend`] | where jobs run: one trait, and processes of this machine or pods of a cluster behind it |
 //! | [`doctor`] | what is in order and what is not, before anything runs: one table with remedies |
 //! | [`error`] | one error for a whole program |
 //! | [`prelude`] | the names a program needs |

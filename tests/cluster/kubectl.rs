@@ -93,3 +93,11 @@ impl Drop for Created {
         let _ = admin(&["delete", &self.kind, &self.name, "--ignore-not-found", "--wait=true", "--grace-period=1"]);
     }
 }
+
+/// What the namespace looks like, for whoever reads a failure.
+pub(crate) fn situation() -> String {
+    let pods = admin(&["get", "pods,jobs,deployments", "--output", "wide"]).unwrap_or_default();
+    let events = admin(&["get", "events", "--sort-by", ".lastTimestamp"]).unwrap_or_default();
+    let events: Vec<&str> = events.lines().collect();
+    format!("{pods}\n{}", events[events.len().saturating_sub(12)..].join("\n"))
+}

@@ -2,6 +2,11 @@
 //!
 //! `cargo xtask cluster test` starts those, says where they are in the environment, and runs this.
 
+mod failures;
 mod kubectl;
 mod manifests;
 mod node;
+mod person;
+mod runs;
+mod secrets;
+mod tutorial;

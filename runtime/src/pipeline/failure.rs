@@ -63,7 +63,7 @@ impl Stop {
 }
 
 /// The refusal of a store somewhere below an error.
-fn fault_of(error: &(dyn std::error::Error + 'static)) -> Option<&Fault> {
+fn fault_of<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a Fault> {
     let mut current = Some(error);
     while let Some(error) = current {
         if let Some(store::Error::Remote { fault, .. }) = error.downcast_ref() {

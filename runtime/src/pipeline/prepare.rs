@@ -97,7 +97,7 @@ pub(super) fn prepare(
     around: &Surroundings,
 ) -> Result<Option<Prepared>, Stop> {
     let Surroundings { store, runtime, stop, .. } = around;
-    let invalid = |error: &dyn std::error::Error| Stop::new(Cause::InvalidInput, error);
+    let invalid = |error: &(dyn std::error::Error + 'static)| Stop::new(Cause::InvalidInput, error);
     settings::use_threads_here(&spec.node);
     let (device, dtype) = settings::device(&spec.node).map_err(|error| invalid(&error))?;
     let mut notes = Vec::new();
@@ -125,7 +125,10 @@ pub(super) fn prepare(
     if spec.advantage.kl_reward.is_some() {
         updater = updater.with_reference();
     }
-    let co_teacher = co_teacher(&spec, &text, &model)?;
+    let co_teacher = co_teacher(&spec, &text, &model)?.map(|(teacher, said)| {
+        notes.extend(said);
+        teacher
+    });
     if let Some(distill) = &spec.distill {
         let distillation = Distillation {
             divergence: distill.divergence,
@@ -330,10 +333,15 @@ async fn teacher(
     Ok(Some((Arc::new(teacher), notes)))
 }
 
-/// The teacher that shares the student's device; one of another tokenizer is refused.
-fn co_teacher(spec: &RunSpec, text: &TextPipeline, student: &Model) -> Result<Option<CoTeacher>, Stop> {
+/// The teacher that shares the student's device, and what a person should know of it; one of another
+/// tokenizer is refused.
+fn co_teacher(
+    spec: &RunSpec,
+    text: &TextPipeline,
+    student: &Model,
+) -> Result<Option<(CoTeacher, Option<String>)>, Stop> {
     let Some(distill) = &spec.distill else { return Ok(None) };
-    let invalid = |error: &dyn std::error::Error| Stop::new(Cause::InvalidInput, error);
+    let invalid = |error: &(dyn std::error::Error + 'static)| Stop::new(Cause::InvalidInput, error);
     let theirs = Tokenizer::from_folder(&distill.teacher.folder).map_err(|error| invalid(&error))?;
     let ours = text.tokenizer();
     if theirs.vocab_sha256() != ours.vocab_sha256() {
@@ -349,9 +357,22 @@ fn co_teacher(spec: &RunSpec, text: &TextPipeline, student: &Model) -> Result<Op
             .then("choose a teacher of the student's own family, then launch a new run"));
     }
     let max_tokens = spec.update.max_tokens_per_gpu;
-    CoTeacher::new(&distill.teacher.folder, student.options(), student.config(), ours.vocab_size(), max_tokens)
-        .map(Some)
-        .map_err(|error| invalid(&error))
+    let teacher =
+        CoTeacher::new(&distill.teacher.folder, student.options(), student.config(), ours.vocab_size(), max_tokens)
+            .map_err(|error| invalid(&error))?;
+    let sorted = |tokenizer: &Tokenizer| {
+        let mut ids = tokenizer.eos_token_ids().to_vec();
+        ids.sort_unstable();
+        ids
+    };
+    let (theirs, ours) = (sorted(&theirs), sorted(ours));
+    let note = (theirs != ours).then(|| {
+        format!(
+            "the teacher `{}` ends with the tokens {theirs:?}, the student with {ours:?}: it may be taught never to stop",
+            distill.teacher.name
+        )
+    });
+    Ok(Some((teacher, note)))
 }
 
 /// Eight ids of ordinary text: the first prompt's, repeated where it is shorter.

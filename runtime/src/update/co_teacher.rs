@@ -19,7 +19,7 @@ use super::packing;
 use super::seat::{Parked, bytes_of};
 use super::taught::TeacherRows;
 use crate::batch::Rollout;
-use crate::model::{LoadOptions, Model, ModelConfig};
+use crate::model::{Checkpoint, LoadOptions, Model, ModelConfig};
 
 /// A teacher at rest.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl CoTeacher {
     /// packed pass of it holds.
     ///
     /// # Errors
-    /// [`Error::Teacher`] when its config cannot be used; [`Error::TeacherVocabulary`] when one of the
+    /// [`Error::Teacher`] when its config or its weights' headers cannot be used; [`Error::TeacherVocabulary`] when one of the
     /// two has fewer entries than the tokenizer.
     pub fn new(
         folder: &Path,
@@ -58,6 +58,8 @@ impl CoTeacher {
     ) -> Result<Self, Error> {
         let unusable = |source| Error::Teacher { folder: folder.to_owned(), source };
         let config = ModelConfig::from_folder(folder).map_err(unusable)?;
+        // The headers alone: what the first step would fail on is told before any.
+        Checkpoint::open(folder).and_then(|weights| weights.check(&config)).map_err(unusable)?;
         let vocab = config.vocab_size.min(student.vocab_size);
         if vocab < tokens {
             return Err(Error::TeacherVocabulary {

@@ -57,7 +57,9 @@ impl Updater {
                     weights: &micro.weights,
                 };
                 let rows = Rows { hidden: &hidden, targets: &micro.targets, entropy: false };
-                taught.stats(&head, &rows, matches!(selection.rule, SelectionRule::Sampled { .. }))
+                let forward_kl = matches!(selection.rule, SelectionRule::Overconfident { .. });
+                let jsd = matches!(selection.rule, SelectionRule::Sampled { .. });
+                taught.stats(&head, &rows, (forward_kl, jsd))
             });
             let logprobs = wide(&found.logprobs);
             let old = samples.iter().flat_map(|&sample| &rollouts[sample].rollout_logprobs);

@@ -5,7 +5,6 @@ use training_gym_core::spec::Divergence;
 
 use super::divergence::{RowDivergence, divergence, divergence_values};
 use super::head::{OutputHead, Rows};
-use super::token_stats::entropy;
 
 /// What a teacher left behind for some rows.
 #[derive(Debug)]
@@ -82,8 +81,9 @@ impl Taught<'_> {
         })
     }
 
-    /// What each row looks like, without gradients and a chunk at a time; `jsd` where asked for, or 0.
-    pub fn stats(&self, head: &OutputHead<'_>, rows: &Rows<'_>, jsd: bool) -> RowStats {
+    /// What each row looks like, without gradients and a chunk at a time; `forward_kl` and `jsd` where
+    /// asked for, or 0.
+    pub fn stats(&self, head: &OutputHead<'_>, rows: &Rows<'_>, (forward_kl, jsd): (bool, bool)) -> RowStats {
         no_grad(|| {
             let mut columns: [Vec<Tensor>; 5] = Default::default();
             for (start, length) in head.chunks(rows) {
@@ -92,11 +92,17 @@ impl Taught<'_> {
                 let logprobs = whole.gather(1, &targets.unsqueeze(1), false).squeeze_dim(1);
                 let student = self.common(&whole);
                 let teacher = self.log_probs(start, length);
-                let distance = |kind| divergence_values(&teacher, &student, kind).clamp_min(0.0);
-                let (reverse_kl, forward_kl) = (distance(Divergence::ReverseKl), distance(Divergence::ForwardKl));
-                // It takes more memory than the others.
-                let jsd = if jsd { distance(Divergence::Jsd { beta: 0.5 }) } else { logprobs.zeros_like() };
-                let found = [entropy(&student), reverse_kl, forward_kl, jsd, logprobs];
+                let distance = |asked, kind| match asked {
+                    true => divergence_values(&teacher, &student, kind).clamp_min(0.0),
+                    false => logprobs.zeros_like(),
+                };
+                let forward_kl = distance(forward_kl, Divergence::ForwardKl);
+                let jsd = distance(jsd, Divergence::Jsd { beta: 0.5 });
+                // The entropy and the reverse KL share their probabilities; nothing else as large is made.
+                let probabilities = student.exp();
+                let entropy = dots(&probabilities, &student).neg();
+                let reverse_kl = dots(&probabilities, &(&student - teacher)).clamp_min(0.0);
+                let found = [entropy, reverse_kl, forward_kl, jsd, logprobs];
                 columns.iter_mut().zip(found).for_each(|(column, found)| column.push(found));
             }
             let [entropy, reverse_kl, forward_kl, jsd, logprobs] = columns.map(|parts| match parts.is_empty() {
@@ -132,4 +138,12 @@ impl Taught<'_> {
         }
         log_probs.narrow(1, 0, self.vocab).log_softmax(-1, None)
     }
+}
+
+/// The product of each row of one with that of the other.
+///
+/// # Shapes
+/// `[n, V]` → `[n]`.
+fn dots(a: &Tensor, b: &Tensor) -> Tensor {
+    a.unsqueeze(1).bmm(&b.unsqueeze(2)).flatten(0, -1)
 }

@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(health(|h| h.effective_share = Some(0.0)), ["weights"]);
         assert_eq!(health(|h| h.selected_share = Some(0.0)), ["selection"]);
         let twin = alarms(&[step(1, |m| m.reverse_kl = Some(1e-5))]);
-        assert_eq!(twin[0].topic, "teacher");
+        assert_eq!(twin[0].topic, "teacher's lead");
         assert!(alarms(&[]).is_empty());
     }
 

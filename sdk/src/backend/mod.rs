@@ -1,4 +1,5 @@
-//! Where jobs run: one trait, and the embedded [`local`] backend behind it.
+//! Where jobs run: one trait, and behind it processes of this machine ([`local`], the embedded one) or
+//! pods of a cluster (`kubernetes`).
 //!
 //! A backend starts `gym-runtime` with a spec, says how it is doing, streams its log and stops it.
 //! It has no policy: it does not know what a rollout is. What a job reads is a spec; what it writes
@@ -101,7 +102,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
     async fn ask(&self, question: Question) -> Result<Answer, Error>;
 
     /// CPU threads that a job `id` gets which did not ask for a number: see [`local`] for the local
-    /// rule. Hold the answer until the job is submitted, so that the next launch counts it.
+    /// rule; on a cluster it is one. Hold the answer until the job is submitted, so that the next launch counts it.
     ///
     /// # Errors
     /// [`Error::Io`] when the records cannot be read.

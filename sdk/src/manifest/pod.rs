@@ -82,12 +82,12 @@ impl Mount {
 }
 
 /// The job's secrets that are files of its main container: the hub's token is the fetcher's.
-fn files<'a>(plan: &'a Plan<'_>) -> impl Iterator<Item = &'a String> {
-    plan.request.secrets.keys().filter(|name| *name != HUB_TOKEN)
+fn files<'a>(plan: &'a Plan<'_>) -> impl Iterator<Item = &'a str> {
+    plan.request.secrets.keys().map(String::as_str).filter(|name| *name != HUB_TOKEN)
 }
 
-fn file(name: &String) -> KeyToPath {
-    KeyToPath { key: name.clone(), path: name.clone(), mode: None }
+fn file(name: &str) -> KeyToPath {
+    KeyToPath { key: name.to_owned(), path: name.to_owned(), mode: None }
 }
 
 /// How large a container is.

@@ -203,6 +203,15 @@ struct Arguments {
     eval_interval: Option<u64>,
     #[arg(long)]
     run_id: Option<String>,
+    /// GPUs to ask a cluster for
+    #[arg(long)]
+    gpus: Option<u32>,
+    /// Memory of the trainer on a cluster, such as `2Gi`
+    #[arg(long)]
+    memory: Option<String>,
+    /// Seconds the run may take on a cluster
+    #[arg(long)]
+    deadline: Option<u64>,
     /// Print the run's id and leave it running
     #[arg(long)]
     detach: bool,
@@ -222,7 +231,11 @@ impl Arguments {
 #[training_gym::main]
 async fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
-    let gym = Gym::local(&arguments.home)?;
+    // The cluster suite names a cluster by the variables a person would use; its home is one of them.
+    let gym = match std::env::var_os("TRAINING_GYM_BACKEND") {
+        Some(_) => Gym::from_env()?,
+        None => Gym::local(&arguments.home)?,
+    };
     let student = Model::folder(&arguments.student);
     let teacher = match &arguments.teacher {
         None => None,
@@ -264,6 +277,14 @@ async fn main() -> anyhow::Result<()> {
     }
     if let Some(id) = &arguments.run_id {
         launch = launch.run_id(id);
+    }
+    if arguments.gpus.is_some() || arguments.memory.is_some() || arguments.deadline.is_some() {
+        launch = launch.resources(Resources {
+            gpus: arguments.gpus,
+            memory: arguments.memory.clone(),
+            deadline: arguments.deadline.map(Duration::from_secs),
+            ..Resources::default()
+        });
     }
     let run = launch.await?;
     println!("run {}", run.training_run_id());

@@ -186,6 +186,10 @@ async fn lasting_faults_end_in_time_and_publish_nothing() -> Result<()> {
     for (name, harm, expected) in lasting {
         // From the first request on, in the middle of the parts, and at the manifest.
         for from in [0, 4, 9] {
+            // Each of these takes all the time of all attempts.
+            if harm == Harm::Silence && from != 4 {
+                continue;
+            }
             let run = run_id(&format!("{name}-{from}"));
             scene.proxy.plan(move |request| if request.number >= from { harm } else { Harm::None });
             let began = Instant::now();

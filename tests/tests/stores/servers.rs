@@ -35,6 +35,20 @@ async fn versitygw_conforms() -> Result<()> {
     conforms(Kind::Versity).await
 }
 
+/// S3's additional checksums, in trailers of each part, as on AWS.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn additional_checksums_are_spoken() -> Result<()> {
+    for kind in Kind::available() {
+        let server = S3Server::shared(kind).await?;
+        let url = server.store_url("checksums").replace("when_required", "when_supported");
+        let store = S3Store::open(&url)?;
+        conformance::objects_come_back(&store).await;
+        conformance::large_objects_come_back(&store).await;
+        conformance::long_logs_grow_and_are_cut(&store).await;
+    }
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn memory_and_folders_conform_at_scale() {
     conformance::at_scale(&MemoryStore::new()).await;

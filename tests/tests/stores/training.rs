@@ -8,7 +8,7 @@ use serde_json::Value;
 use training_gym_core::checkpoint::{self, Kind as Folder};
 use training_gym_core::ids::RunId;
 use training_gym_core::store::{FileStore, Store};
-use training_gym_tests::fixture::s3_server::{Kind, S3Server, environment};
+use training_gym_tests::fixture::s3_server::{BUCKET, Kind, S3Server, environment};
 use training_gym_tests::house::{House, signal, succeed, wait_for, weights_hash};
 use training_gym_tests::programs::program;
 
@@ -92,5 +92,22 @@ async fn a_killed_run_goes_on_and_ends_as_one_that_was_not() -> Result<()> {
     let weights = manifest.files.iter().find(|file| file.name == "model.safetensors").context("weights")?;
     assert_eq!(weights.sha256.as_str(), weights_hash(&house, "home", STEPS)?, "bit-identical to the run on a folder");
     assert!(Path::new(&fetched).join("config.json").is_file());
+    Ok(())
+}
+
+/// What the runtime says of a store that refuses, and that another attempt alone does not help.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_refuses_ends_a_run_with_what_helps() -> Result<()> {
+    let server = S3Server::shared(Kind::SeaweedFs).await?;
+    let url = server.store_url("x").replace(BUCKET, "no-such-bucket");
+    let mut command = Command::new(program("gym-runtime"));
+    command.args(["train", "--store", &url, "--run", "lost"]).envs(environment()).stdin(Stdio::null());
+    let output = command.output()?;
+    let printed = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(6), "{printed}");
+    assert!(
+        printed.contains("no bucket `no-such-bucket`") && printed.contains("next step: make the bucket"),
+        "{printed}"
+    );
     Ok(())
 }

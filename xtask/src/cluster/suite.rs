@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use super::cgroups::GROUP;
 use super::layout::Layout;
 use super::{binaries, up};
-use crate::shell::cargo;
+use crate::shell::{cargo, run as run_cargo};
 use crate::{image, summary};
 
 /// Builds the image, starts the cluster if need be, runs the tests whose names hold a filter, and
@@ -15,6 +15,9 @@ use crate::{image, summary};
 pub(crate) fn run(layout: &Layout, arguments: &[String]) -> Result<()> {
     let started = Instant::now();
     image::ensure()?;
+    // What a person would run; the tests find them beside themselves.
+    let programs = ["--package", "training-gym-examples", "--package", "training-gym-tests", "--bins"];
+    run_cargo(cargo().args(["build"]).args(programs))?;
     println!("cluster: the image is there ({:.0} s)", started.elapsed().as_secs_f64());
     let ours = up::up(layout)?;
     let outcome = test(layout, arguments);

@@ -285,7 +285,8 @@ mod tests {
         let webhook = "admission webhook \"validate.kyverno.svc\" denied the request: no";
         let range = "pods \"x\" is forbidden: maximum memory usage per Container is 1Gi, but limit is 2Gi";
         let invalid = "Job.batch \"x\" is invalid: spec.template.spec.priorityClassName: not found";
-        let cases: [(u16, &str, &str, fn(&ClusterError) -> bool); 12] = [
+        type Case = (u16, &'static str, &'static str, fn(&ClusterError) -> bool);
+        let cases: [Case; 12] = [
             (401, "Unauthorized", "Unauthorized", |e| matches!(e, ClusterError::Unauthorized { .. })),
             (403, "Forbidden", forbidden, |e| matches!(e, ClusterError::Forbidden { .. })),
             (403, "Forbidden", quota, |e| matches!(e, ClusterError::Quota { .. })),

@@ -267,3 +267,7 @@ fn succeeded(status: &ContainerStatus) -> bool {
     let terminated = status.state.as_ref().and_then(|state| state.terminated.as_ref());
     terminated.is_some_and(|ended| ended.exit_code == 0)
 }
+
+#[cfg(test)]
+#[path = "logs_tests.rs"]
+mod tests;

@@ -199,13 +199,13 @@ impl Bucket {
     /// What a write came to whose last answer was a fault: an earlier attempt may have landed.
     async fn settle(&self, writing: &Writing, fault: Fault) -> Result<String, Error> {
         let refused = matches!(fault.kind, FaultKind::Precondition | FaultKind::Conflict);
-        let unsure = refused || fault.kind.is_transient() && fault.kind.may_have_landed();
-        if unsure || fault.kind == FaultKind::Other {
-            if let Some(head) = self.peek(&writing.ask.key).await
-                && head.write.as_deref() == Some(&writing.number)
-            {
-                return Ok(head.etag);
-            }
+        let broken = fault.kind.is_transient() && fault.kind.may_have_landed();
+        // Other: an upload that is gone may be a completed one.
+        if (refused || broken || fault.kind == FaultKind::Other)
+            && let Some(head) = self.peek(&writing.ask.key).await
+            && head.write.as_deref() == Some(&writing.number)
+        {
+            return Ok(head.etag);
         }
         Err(self.unwritten(writing, fault))
     }
@@ -353,9 +353,16 @@ impl Upload {
                     .copy_source_if_match(quoted(etag));
                 async move {
                     let answer = request.send().await.map_err(|error| bucket.sort(ask, &error))?;
-                    let result = answer.copy_part_result().and_then(|result| result.e_tag());
-                    let etag = result.ok_or_else(|| untagged(bucket, ask))?;
-                    Ok(CompletedPart::builder().part_number(1).e_tag(etag).build())
+                    let result = answer.copy_part_result.ok_or_else(|| untagged(bucket, ask))?;
+                    let part = CompletedPart::builder()
+                        .part_number(1)
+                        .e_tag(result.e_tag.ok_or_else(|| untagged(bucket, ask))?)
+                        .set_checksum_crc32(result.checksum_crc32)
+                        .set_checksum_crc32_c(result.checksum_crc32_c)
+                        .set_checksum_crc64_nvme(result.checksum_crc64_nvme)
+                        .set_checksum_sha1(result.checksum_sha1)
+                        .set_checksum_sha256(result.checksum_sha256);
+                    Ok(part.build())
                 }
             })
             .await;
