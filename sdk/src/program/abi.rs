@@ -221,7 +221,7 @@ fn parse(data: &ReadCache<File>) -> object::read::Result<Needs> {
     let mut libraries = BTreeSet::new();
     if let Some((entries, strings)) = sections.dynamic(endian, data)? {
         let strings = sections.strings(endian, data, strings)?;
-        for entry in entries.iter().filter(|entry| entry.d_tag(endian) == i64::from(elf::DT_NEEDED)) {
+        for entry in entries.iter().filter(|entry| entry.d_tag(endian) == elf::DT_NEEDED) {
             let name = u32::try_from(entry.d_val(endian)).ok().and_then(|offset| strings.get(offset).ok());
             libraries.extend(name.map(|name| String::from_utf8_lossy(name).into_owned()));
         }

@@ -79,9 +79,9 @@ async fn make(profile: &Profile, limits: &S3Limits) -> Client {
         .force_path_style(profile.path_style.unwrap_or(own_endpoint));
     let checksums = match (profile.checksums, own_endpoint) {
         (Some(mode), _) => Some(mode),
-        (None, true) => Some(Checksums::WhenRequired),
-        // AWS: as the person's own settings say.
-        (None, false) => None,
+        // Requests are signed over their content as it is, on AWS too; a multipart upload whose parts alone have
+        // additional checksums is refused by some servers at its end.
+        (None, _) => Some(Checksums::WhenRequired),
     };
     if let Some(mode) = checksums {
         let (request, response) = match mode {

@@ -47,8 +47,8 @@ use crate::ids::ContentHash;
 /// A bucket, or the part of it below a prefix, as a store. Clones share their connections.
 ///
 /// Credentials come from the AWS SDK's chain (variables, profile, SSO, web identity, roles); what the URL
-/// does not set (`endpoint`, `region`) does, too. `path_style` is on and additional checksums are off where
-/// the endpoint is not AWS's own, unless the URL says otherwise.
+/// does not set (`endpoint`, `region`) does, too. `path_style` is on where the endpoint is not AWS's own, and
+/// additional checksums are off, unless the URL says otherwise.
 #[derive(Clone)]
 pub struct S3Store {
     bucket: Arc<Bucket>,

@@ -15,8 +15,8 @@ pub(super) struct Profile {
     pub(super) region: Option<String>,
     /// `http://host/bucket/key` instead of `http://bucket.host/key`; unset: with an endpoint of one's own.
     pub(super) path_style: Option<bool>,
-    /// Whether requests carry S3's additional checksums wherever they may; unset: on AWS only, since many
-    /// other servers refuse them.
+    /// Whether requests carry S3's additional checksums wherever they may; unset: not, since many
+    /// servers refuse them.
     pub(super) checksums: Option<Checksums>,
 }
 
