@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use crate::shell::run;
 
 /// A program, and the Debian package that brings it.
-const PROGRAMS: [(&str, &str); 14] = [
+const PROGRAMS: [(&str, &str); 12] = [
     ("containerd", "containerd"),
     ("ctr", "containerd"),
     ("runc", "runc"),
@@ -17,9 +17,7 @@ const PROGRAMS: [(&str, &str); 14] = [
     ("iptables", "iptables"),
     ("conntrack", "conntrack"),
     ("buildah", "buildah"),
-    ("debootstrap", "debootstrap"),
     ("docker-registry", "docker-registry"),
-    ("skopeo", "skopeo"),
     ("openssl", "openssl"),
     ("ip", "iproute2"),
     ("mount", "mount"),
