@@ -282,12 +282,13 @@ fn sums_of(chunk: &ChunkScores, tokens: &Tokens, terms: Option<&Terms>, whole: O
     let zero = || Tensor::zeros([], (Kind::Float, logprobs.device()));
     let gap = (&logprobs - &tokens.old_logprobs).abs().sum(None);
     let clipped = terms.map_or_else(zero, |terms| terms.clipped.sum(Kind::Float));
-    let mut loss = whole.or_else(|| terms.map(|terms| terms.loss.detach())).unwrap_or_else(zero);
-    let (divergence, log_ratio) = match &chunk.taught {
-        None => (zero(), zero()),
+    let loss = whole.or_else(|| terms.map(|terms| terms.loss.detach())).unwrap_or_else(zero);
+    // Not in place: the loss shares its memory with the one that is pulled along.
+    let (loss, divergence, log_ratio) = match &chunk.taught {
+        None => (loss, zero(), zero()),
         Some(taught) => {
-            loss = loss + taught.divergence.dot(&taught.weights);
-            (taught.divergence.sum(None), (&logprobs - &taught.teacher_logprobs).sum(None))
+            let loss = loss + taught.divergence.dot(&taught.weights);
+            (loss, taught.divergence.sum(None), (&logprobs - &taught.teacher_logprobs).sum(None))
         }
     };
     Tensor::stack(&[loss, clipped, logprobs.sum(None).neg(), gap, divergence, log_ratio], 0)

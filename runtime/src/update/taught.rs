@@ -115,7 +115,7 @@ impl Taught<'_> {
 
     /// `[n, vocab]` float32.
     fn log_probs(&self, start: i64, length: i64) -> Tensor {
-        let mut logits = match &self.rows {
+        let logits = match &self.rows {
             TeacherRows::Hidden { rows, weight } => {
                 let hidden = rows.narrow(0, start, length).to_device(weight.device());
                 hidden.mm(&weight.narrow(0, 0, self.vocab).tr()).to_kind(Kind::Float)
@@ -125,9 +125,8 @@ impl Taught<'_> {
                 rows.to_device(self.weights.device()).to_kind(Kind::Float)
             }
         };
-        if self.temperature != 1.0 {
-            logits = logits / self.temperature;
-        }
+        // Not in place: they may be those that are kept.
+        let logits = if self.temperature == 1.0 { logits } else { logits / self.temperature };
         logits.log_softmax(-1, None)
     }
 

@@ -118,8 +118,8 @@ fn low_tokens(updater: &Updater) -> TrainBatch {
 fn chosen_tokens_alone_have_the_gradient_of_their_mean() {
     let folder = tempfile::tempdir().unwrap();
     let teacher_model = teacher_folder(folder.path(), VOCAB + 3, 24);
-    let selection = Some(TokenSelection { rule: SelectionRule::SoftOr { entropy_clip_quantile: None }, ratio: 0.5 });
-    let distillation = Distillation { divergence: Divergence::ReverseKl, coef: 1.0, selection, seed: 3 };
+    let half = TokenSelection { rule: SelectionRule::SoftOr { entropy_clip_quantile: None }, ratio: 0.5 };
+    let distillation = Distillation { divergence: Divergence::ReverseKl, coef: 1.0, selection: Some(half), seed: 3 };
     let mut updater = Updater::new(model(Kind::Float, true), spec(), 0.8).unwrap().distilling(distillation, false);
     let (batch, teacher) = (low_tokens(&updater), co_teacher(folder.path(), &updater));
     let signal = signal(&mut updater, &teacher, &batch);
@@ -143,7 +143,7 @@ fn chosen_tokens_alone_have_the_gradient_of_their_mean() {
     let lengths: Vec<usize> = batch.rollouts().iter().map(|rollout| rollout.response_ids.len()).collect();
     let zeros = vec![0.0; entropy.len()];
     let stats = selection::TokenStats { entropy, reverse_kl, forward_kl: zeros.clone(), jsd: zeros };
-    let chosen = selection::select(&selection.unwrap(), &stats, &lengths, 0);
+    let chosen = selection::select(&half, &stats, &lengths, 0);
     let count: usize = chosen.iter().map(Vec::len).sum();
     assert_eq!(chosen.iter().map(Vec::len).collect::<Vec<_>>(), [2, 0, 4, 6, 1, 3], "a response of one token has none");
     assert_eq!(sums.taught, count as f64);
