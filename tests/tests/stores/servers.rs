@@ -35,7 +35,7 @@ async fn versitygw_conforms() -> Result<()> {
     conforms(Kind::Versity).await
 }
 
-/// S3's additional checksums, where the URL asks for them: on objects of one part.
+/// S3's additional checksums, where the URL asks for them: on objects of one part and of many.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn additional_checksums_are_spoken() -> Result<()> {
     for kind in Kind::available() {
@@ -43,6 +43,8 @@ async fn additional_checksums_are_spoken() -> Result<()> {
         let url = server.store_url("checksums").replace("when_required", "when_supported");
         let store = S3Store::open(&url)?;
         conformance::objects_come_back(&store).await;
+        conformance::large_objects_come_back(&store).await;
+        conformance::long_logs_grow_and_are_cut(&store).await;
     }
     Ok(())
 }

@@ -77,23 +77,17 @@ async fn make(profile: &Profile, limits: &S3Limits) -> Client {
         )
         .stalled_stream_protection(StalledStreamProtectionConfig::enabled().grace_period(limits.stall).build())
         .force_path_style(profile.path_style.unwrap_or(own_endpoint));
-    let checksums = match (profile.checksums, own_endpoint) {
-        (Some(mode), _) => Some(mode),
-        // Requests are signed over their content as it is, on AWS too; a multipart upload whose parts alone have
-        // additional checksums is refused by some servers at its end.
-        (None, _) => Some(Checksums::WhenRequired),
+    // Unset, they are off, on AWS too: requests are signed over their content, and objects carry a sha256 of their
+    // own; a server that knows no additional checksums refuses them, or stores their framing as content.
+    let (request, response) = match profile.checksums {
+        Some(Checksums::WhenSupported) => {
+            (RequestChecksumCalculation::WhenSupported, ResponseChecksumValidation::WhenSupported)
+        }
+        Some(Checksums::WhenRequired) | None => {
+            (RequestChecksumCalculation::WhenRequired, ResponseChecksumValidation::WhenRequired)
+        }
     };
-    if let Some(mode) = checksums {
-        let (request, response) = match mode {
-            Checksums::WhenSupported => {
-                (RequestChecksumCalculation::WhenSupported, ResponseChecksumValidation::WhenSupported)
-            }
-            Checksums::WhenRequired => {
-                (RequestChecksumCalculation::WhenRequired, ResponseChecksumValidation::WhenRequired)
-            }
-        };
-        settings = settings.request_checksum_calculation(request).response_checksum_validation(response);
-    }
+    settings = settings.request_checksum_calculation(request).response_checksum_validation(response);
     Client::from_conf(settings.build())
 }
 

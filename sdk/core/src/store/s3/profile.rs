@@ -1,5 +1,7 @@
 //! `s3://bucket/prefix?endpoint=…`: where a store is, and how its server wants to be spoken to.
 
+use aws_sdk_s3::types::ChecksumAlgorithm;
+
 use crate::store::url::{decode, encode, shown};
 use crate::store::{Error, check_key};
 
@@ -15,8 +17,8 @@ pub(super) struct Profile {
     pub(super) region: Option<String>,
     /// `http://host/bucket/key` instead of `http://bucket.host/key`; unset: with an endpoint of one's own.
     pub(super) path_style: Option<bool>,
-    /// Whether requests carry S3's additional checksums wherever they may; unset: not, since many
-    /// servers refuse them.
+    /// Whether requests carry S3's additional checksums wherever they may; unset: not, since our own sha256
+    /// covers what they would, and servers that know none refuse them.
     pub(super) checksums: Option<Checksums>,
 }
 
@@ -117,6 +119,15 @@ impl Profile {
     /// The object's key in the bucket.
     pub(super) fn key(&self, key: &str) -> String {
         if self.prefix.is_empty() { key.to_owned() } else { format!("{}/{key}", self.prefix) }
+    }
+}
+
+impl Profile {
+    /// What a multipart upload names at its beginning, and each of its parts then carries: S3 refuses, at the
+    /// end of an upload that named none, parts that have one (`InvalidPart`). The SDK adds it to parts by
+    /// itself, and to the beginning it does not.
+    pub(super) fn checksum_of_parts(&self) -> Option<ChecksumAlgorithm> {
+        (self.checksums == Some(Checksums::WhenSupported)).then_some(ChecksumAlgorithm::Crc32)
     }
 }
 

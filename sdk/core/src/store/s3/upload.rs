@@ -269,6 +269,7 @@ impl Upload {
                     .create_multipart_upload()
                     .bucket(&bucket.profile.bucket)
                     .key(bucket.key(&ask.key))
+                    .set_checksum_algorithm(bucket.profile.checksum_of_parts())
                     .metadata(SHA256, writing.hash.as_str())
                     .metadata(WRITE, &writing.number);
                 let ask = &ask;
@@ -316,6 +317,7 @@ impl Upload {
                 .key(bucket.key(&ask.key))
                 .upload_id(&state.id)
                 .part_number(number)
+                .set_checksum_algorithm(bucket.profile.checksum_of_parts())
                 .body(ByteStream::from(bytes.clone()));
             let (bucket, ask) = (&bucket, &ask);
             async move {
