@@ -60,7 +60,8 @@ fn a_reward_function_with_hosts_has_its_own_pod_token_and_policy() -> Result<()>
     let pods = items("pods", &apart)?;
     ensure!(pods.len() == 1, "one pod: {}", situation());
     let names = |pod: &Value| -> Vec<String> {
-        let all = ["initContainers", "containers"].iter().flat_map(|key| pod["spec"][*key].as_array().into_iter().flatten());
+        let all =
+            ["initContainers", "containers"].iter().flat_map(|key| pod["spec"][*key].as_array().into_iter().flatten());
         all.filter_map(|container| Some(container["name"].as_str()?.to_owned())).collect()
     };
     ensure!(names(&pods[0]) == ["reward"], "{:?}", names(&pods[0]));

@@ -91,7 +91,8 @@ fn kill_component(name: &str) -> Result<()> {
     let group = format!("/sys/fs/cgroup/pids/{}/node/cgroup.procs", given("GYM_CLUSTER_GROUP")?);
     let unified = group.replace("/pids/", "/");
     let listed = std::fs::read_to_string(&group).or_else(|_| std::fs::read_to_string(unified))?;
-    let is_it = |pid: &&str| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == short);
+    let is_it =
+        |pid: &&str| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == short);
     let pid = listed.lines().find(is_it).with_context(|| format!("no process {name}"))?;
     signal(pid.parse()?, 9);
     Ok(())

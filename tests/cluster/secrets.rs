@@ -56,7 +56,8 @@ fn inspect(pod: &Value) -> Result<()> {
     for volume in spec["volumes"].as_array().into_iter().flatten() {
         ensure!(volume["hostPath"].is_null() && volume["projected"].is_null(), "{volume}");
     }
-    let containers = ["initContainers", "containers"].iter().flat_map(|key| spec[*key].as_array().into_iter().flatten());
+    let containers =
+        ["initContainers", "containers"].iter().flat_map(|key| spec[*key].as_array().into_iter().flatten());
     let mut names = Vec::new();
     for container in containers {
         let name = container["name"].as_str().unwrap_or_default();

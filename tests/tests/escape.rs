@@ -381,7 +381,8 @@ impl<'a> Apart<'a> {
         command.arg("--token-file").arg(self.pod.sockets.join("token"));
         command.arg("--volume").arg(self.house.path("pod/volume"));
         let log = std::fs::File::options().create(true).append(true).open(self.house.path("pod/reward.log"))?;
-        let child = command.env_clear().env("TMPDIR", &self.pod.sockets).stdout(log.try_clone()?).stderr(log).spawn()?;
+        let child =
+            command.env_clear().env("TMPDIR", &self.pod.sockets).stdout(log.try_clone()?).stderr(log).spawn()?;
         let supervisor = Ended(child);
         wait_for("the port", || std::net::TcpStream::connect(&self.address).is_ok());
         Ok(supervisor)

@@ -69,8 +69,7 @@ impl Shared {
 /// Serves trainers until one says that the run is over, or none came back.
 pub(super) async fn accept(listener: TcpListener, supervisor: Supervisor, token: Digested) {
     let (over, mut told) = watch::channel(false);
-    let shared =
-        Arc::new(Shared { supervisor, token, counted: Counted::default(), trainers: Mutex::default(), over });
+    let shared = Arc::new(Shared { supervisor, token, counted: Counted::default(), trainers: Mutex::default(), over });
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     let mut serving = JoinSet::new();
     let mut look = tokio::time::interval(LOOK);

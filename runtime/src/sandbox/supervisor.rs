@@ -254,10 +254,12 @@ impl Supervisor {
     /// The plan of a request, once the program is the one that was asked for.
     fn plan(&self, start: &Start, socket: &str) -> Result<Plan, String> {
         if !start.egress.is_none() && matches!(self.place, Place::Folder) {
-            return Err("recipe.reward_egress declares hosts, which needs a pod of its own: this container shares the \
+            return Err(
+                "recipe.reward_egress declares hosts, which needs a pod of its own: this container shares the \
                  trainer's network; start the supervisor with --listen and --token-file, the trainer with \
                  --reward-address"
-                .to_owned());
+                    .to_owned(),
+            );
         }
         let program = self.program(&start.program)?;
         let damaged = |why: String| {

@@ -95,7 +95,9 @@ pub(crate) fn reward_job(plan: &Plan<'_>, owner: &OwnerReference) -> Job {
     Job {
         metadata,
         spec: Some(JobSpec {
-            active_deadline_seconds: asked.deadline.map(|deadline| i64::try_from(deadline.as_secs()).unwrap_or(i64::MAX)),
+            active_deadline_seconds: asked
+                .deadline
+                .map(|deadline| i64::try_from(deadline.as_secs()).unwrap_or(i64::MAX)),
             backoff_limit: Some(RETRIES),
             template,
             ..JobSpec::default()

@@ -133,7 +133,8 @@ fn a_training_run_is_a_job() {
 
 /// A run whose reward function declares hosts.
 fn judged() -> Request {
-    let hosts = ["192.0.2.7:443", "198.51.100.0/24", "0.0.0.0/0:8443", "[2001:db8::/32]:443", "169.254.169.254:80", "a.b"];
+    let hosts =
+        ["192.0.2.7:443", "198.51.100.0/24", "0.0.0.0/0:8443", "[2001:db8::/32]:443", "169.254.169.254:80", "a.b"];
     Request { reward_egress: Egress::Declared(hosts.map(str::to_owned).to_vec()), ..train() }
 }
 
@@ -156,7 +157,11 @@ fn a_reward_function_with_hosts_has_a_pod_of_its_own() {
     let annotations = pod.metadata.unwrap().annotations.unwrap();
     assert_eq!(annotations["eks.amazonaws.com/skip-containers"], "reward");
     let pod = pod.spec.unwrap();
-    assert_eq!((&pod.service_account_name, pod.init_containers.as_ref()), (&None, None), "it is nobody, and fetches nothing");
+    assert_eq!(
+        (&pod.service_account_name, pod.init_containers.as_ref()),
+        (&None, None),
+        "it is nobody, and fetches nothing"
+    );
     assert!(!serde_json::to_string(&pod).unwrap().contains("nvidia.com"), "it needs no GPU");
     assert!(pod.volumes.iter().flatten().all(|volume| volume.persistent_volume_claim.is_none()));
 }
@@ -180,7 +185,8 @@ fn the_policy_lets_out_to_nothing_but_dns_and_what_is_declared() {
         .chain([reward_job(&plan(&request, &options, StoreAccess::Owned), &owner())])
         .map(|job| job.spec.unwrap().template.metadata.unwrap().labels.unwrap());
     let selector = policy.pod_selector.unwrap().match_labels.unwrap();
-    let chosen: Vec<bool> = pods.map(|labels| selector.iter().all(|(key, value)| labels.get(key) == Some(value))).collect();
+    let chosen: Vec<bool> =
+        pods.map(|labels| selector.iter().all(|(key, value)| labels.get(key) == Some(value))).collect();
     assert_eq!(chosen, [false, true], "the trainer is not held by it");
 }
 
@@ -224,7 +230,13 @@ fn pods() -> Vec<PodSpec> {
                 let serve = Request { resources, ..serve() };
                 let of = |request| plan(request, &options, access.clone());
                 let judged = Request { resources: train.resources.clone(), ..judged() };
-                let jobs = [job(&of(&judged)), Some(reward_job(&of(&judged), &owner())), job(&of(&train)), job(&of(&alone)), Some(question(&of(&serve), &["check"]))];
+                let jobs = [
+                    job(&of(&judged)),
+                    Some(reward_job(&of(&judged), &owner())),
+                    job(&of(&train)),
+                    job(&of(&alone)),
+                    Some(question(&of(&serve), &["check"])),
+                ];
                 pods.extend(jobs.into_iter().flatten().map(|job| job.spec.unwrap().template.spec.unwrap()));
                 pods.push(deployment(&of(&serve)).unwrap().spec.unwrap().template.spec.unwrap());
             }

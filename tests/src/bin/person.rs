@@ -267,8 +267,7 @@ async fn main() -> anyhow::Result<()> {
         max_ungraded_fraction: Some(arguments.max_ungraded_fraction),
         reward_timeout: Some(Duration::from_secs(3)),
         reward_files: (!arguments.reward_file.is_empty()).then(|| arguments.reward_file.clone()),
-        reward_egress: (!arguments.reward_egress.is_empty())
-            .then(|| Egress::Declared(arguments.reward_egress.clone())),
+        reward_egress: (!arguments.reward_egress.is_empty()).then(|| Egress::Declared(arguments.reward_egress.clone())),
         custom_rm_function: (arguments.reward != Reward::None).then_some(MOODY),
         custom_reward_post_process_function: (arguments.reward == Reward::Doubled).then_some(DOUBLED),
         opd: arguments.co_resident().or_else(|| teacher.as_ref().map(Opd::from)),

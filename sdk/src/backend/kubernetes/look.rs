@@ -15,8 +15,8 @@ use super::why;
 use crate::backend::explain::{Evidence, explain};
 use crate::backend::{Error, Exit, Job, JobId, JobState, Workload};
 use crate::manifest::{
-    APP, ASKED, CANCELLED, COMPLETE, COMPONENT, FETCHER, ID, JOB, LABELS, MANAGED_BY, REWARD, RUN, SERVER, SPEC_HASH, SUBMITTED, TRAINER,
-    US, owned_by, slug,
+    APP, ASKED, CANCELLED, COMPLETE, COMPONENT, FETCHER, ID, JOB, LABELS, MANAGED_BY, REWARD, RUN, SERVER, SPEC_HASH,
+    SUBMITTED, TRAINER, US, owned_by, slug,
 };
 
 /// Starts of a server that ended each time, after which it counts as ended.

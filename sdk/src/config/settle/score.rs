@@ -6,8 +6,8 @@ use std::time::Duration;
 use training_gym_core::spec::Egress;
 
 use super::{at_least_1, number};
-use crate::config::{Destination, Recipe};
 use crate::config::ledger::{Field, Ledger, field};
+use crate::config::{Destination, Recipe};
 
 /// A reward, but for the program it is in.
 pub(in crate::config) struct Reward {
