@@ -86,7 +86,7 @@ pub fn alarms(steps: &[StepMetrics]) -> Vec<Alarm> {
         && kl.abs() < TWIN
     {
         say(
-            "teacher",
+            "teacher's lead",
             format!(
                 "the reverse KL of the first step is {kl:.5} nats a token: the teacher hardly differs from the student, so there \
              is little to learn; see that it serves the weights it should"

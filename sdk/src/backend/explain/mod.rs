@@ -158,10 +158,9 @@ fn by_itself(case: &Case) -> Option<Explanation> {
         }
     } else if main.is_none() && (case.phase() == "Failed" || job::failed(case).is_some()) {
         let started = containers.iter().any(|one| one.role == Role::Main && one.has_started());
-        if started || case.pod.is_none() {
-            if let Some(word) = exit::own_word(case, None) {
-                return Some(word);
-            }
+        let word = if started || case.pod.is_none() { exit::own_word(case, None) } else { None };
+        if word.is_some() {
+            return word;
         }
     }
     let over = case.phase() == "Failed";

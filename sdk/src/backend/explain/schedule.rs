@@ -41,10 +41,8 @@ pub(super) fn of_words(case: &Case, said: &str, scaler: Option<&Event>) -> Expla
     if let Some(explanation) = missing_plugin(case, &verdict, said) {
         return explanation;
     }
-    let claim = verdict.failed.iter().find_map(|failed| match &failed.test {
-        Test::ClaimMissing(_) | Test::ClaimUnbound(_) => Some(failed),
-        _ => None,
-    });
+    let of_claim = |failed: &&Failed| matches!(failed.test, Test::ClaimMissing(_) | Test::ClaimUnbound(_));
+    let claim = verdict.failed.iter().find(of_claim);
     if let Some(failed) = claim {
         return unbound(case, failed);
     }

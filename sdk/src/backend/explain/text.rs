@@ -66,9 +66,10 @@ pub fn redact(text: &str) -> String {
             (r"(?i)(?P<keep>\b(?:proxy-)?authorization:\s*(?:\w+\s+)?)[a-z0-9._~+/=-]{6,}", "${keep}…"),
             // name=value and "name": "value", where the name says what it is.
             (
-                r#"(?i)(?P<keep>\b[\w.-]*(?:password|passwd|secret[_-]?(?:access[_-]?)?key|secret|token|api[_-]?key|access[_-]?key[_-]?id|private[_-]?key|credentials?|"auth)(?:"|\b)\s*[=:]\s*"?)[^\s"',;&)]{6,}"#,
+                r#"(?i)(?P<keep>\b[\w.-]*(?:password|passwd|secret[_-]?(?:access[_-]?)?key|secret|token|api[_-]?key|access[_-]?key[_-]?id|private[_-]?key|credentials?)(?:"|\b)\s*[=:]\s*"?)[^\s"',;&)]{6,}"#,
                 "${keep}…",
             ),
+            (r#"(?i)(?P<keep>"(?:auth|identitytoken|registrytoken)"\s*:\s*")[^"]+"#, "${keep}…"),
             // What well-known tokens look like: hub, GitHub, GitLab, AWS, Slack, OpenAI, Google, JWT, ours.
             (
                 r"\b(?:hf_[A-Za-z0-9]{8,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|glpat-[\w-]{8,}|(?:AKIA|ASIA)[A-Z0-9]{12,}|xox[abprs]-[\w-]{8,}|sk-[\w-]{16,}|AIza[\w-]{20,}|ya29\.[\w.-]{10,}|dckr_pat_[\w-]{8,}|gym-[0-9a-f]{32,})",

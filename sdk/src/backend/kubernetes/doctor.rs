@@ -154,8 +154,8 @@ fn room(nodes: &[Node], resources: &Resources) -> Vec<Finding> {
     let gpus = f64::from(resources.gpu_count());
     let most = largest(GPU);
     findings.push(match (gpus, most) {
-        (asked, _) if asked == 0.0 => Finding::skipped("GPUs", "none are asked for"),
-        (asked, most) if most == 0.0 => Finding::failed(
+        (0.0, _) => Finding::skipped("GPUs", "none are asked for"),
+        (asked, 0.0) => Finding::failed(
             "GPUs",
             format!("{asked} × {GPU} asked for, and no node that is ready offers any"),
             "install the NVIDIA device plugin or the GPU operator, or add a node with GPUs",

@@ -63,7 +63,8 @@ pub(super) fn settle(recipe: &Recipe, facts: &Facts) -> Settled {
     let rollout = rollout::rollout(&mut ledger, facts, sizes);
     let job = job::job(&mut ledger, facts);
     let reward = score::reward(&mut ledger);
-    let ignored = recipe.advantage == Some(AdvantageEstimator::Ignored);
+    // Rewards that only weigh samples are nothing to learn from beside the teacher.
+    let ignored = recipe.advantage == Some(AdvantageEstimator::Ignored) && recipe.opd.is_some();
     let (teacher, distill) = teacher::teacher(&mut ledger, reward.is_some() && !ignored);
     let signals = rewards::Signals {
         reward: reward.as_ref(),

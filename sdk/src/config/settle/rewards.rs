@@ -34,7 +34,9 @@ pub(super) fn advantage(ledger: &mut Ledger<'_>, sizes: Sizes, signals: &Signals
              which is a few hundredths of a nat",
         );
     }
-    if estimator == AdvantageEstimator::Ignored && !(has_reward && signals.teacher) {
+    if estimator == AdvantageEstimator::Ignored && !has_reward {
+        ledger.refuse("advantage", estimator.shown(), NO_REWARD);
+    } else if estimator == AdvantageEstimator::Ignored && !signals.teacher {
         let rule = ("then rewards teach nothing, and there must be a teacher that does", "set opd, or leave it unset");
         ledger.refuse("advantage", estimator.shown(), rule);
     }
