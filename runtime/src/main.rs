@@ -4,8 +4,11 @@ use std::io::Write;
 
 use anyhow::Context;
 use clap::Parser;
+use training_gym_core::record::Cause;
+use training_gym_core::spec::SecretRef;
 use training_gym_runtime::pipeline::Workers;
-use training_gym_runtime::sandbox::{Launcher, Supervisor};
+use training_gym_runtime::sandbox::remote::Remote;
+use training_gym_runtime::sandbox::{Launcher, Place, Supervisor};
 use training_gym_runtime::settings::{Cli, RewardWorkerOptions, Role};
 use training_gym_runtime::{
     check, convert, fetch, inspect, memory, pipeline, pretrain, sandbox, serve, settings, supervise, telemetry,
@@ -31,22 +34,28 @@ fn play(role: Role) -> u8 {
     telemetry::start();
     memory::keep_large_blocks();
     match role {
-        Role::Train { store, run, reward_sockets } => {
+        Role::Train { store, run, reward_sockets, reward_address, reward_token_file } => {
             sandbox::become_unreadable();
-            let workers =
-                reward_sockets.map_or_else(|| Workers::Here(Launcher::new(settings::this_program())), Workers::Sidecar);
-            pipeline::run(&store, &run, workers)
+            let remote = match reward_address.zip(reward_token_file) {
+                Some((address, file)) => match settings::secret(&SecretRef::File(file)) {
+                    Ok(token) => Some(Remote::new(address, &token)),
+                    Err(error) => return report(Err(error.into())),
+                },
+                None => None,
+            };
+            let workers = match (reward_sockets, &remote) {
+                (Some(sockets), _) => Workers::Sidecar(sockets),
+                (None, Some(remote)) => Workers::Remote(remote.clone()),
+                (None, None) => Workers::Here(Launcher::new(settings::this_program())),
+            };
+            let code = pipeline::run(&store, &run, workers);
+            if let Some(remote) = remote.filter(|_| is_final(code)) {
+                farewell(&remote);
+            }
+            code
         }
         Role::Fetch(options) => fetch::run(&options),
-        Role::RewardWorker(RewardWorkerOptions { program_folder, sockets, volume }) => {
-            let supervisor = Supervisor {
-                launcher: Launcher::new(settings::this_program()),
-                programs: program_folder,
-                sockets,
-                volume: volume.unwrap_or_else(settings::default_volume),
-            };
-            report(sandbox::supervise(supervisor).map(|()| 0).map_err(anyhow::Error::from))
-        }
+        Role::RewardWorker(options) => report(reward_worker(options).map(|()| 0)),
         Role::Serve { spec, ready } => {
             report(settings::serve_spec(&spec).map_err(anyhow::Error::from).and_then(|spec| {
                 settings::use_threads(&spec.node);
@@ -67,6 +76,44 @@ fn play(role: Role) -> u8 {
         Role::Inspect(options) => report(inspect::run(&options)),
         Role::Pretrain(options) => report(pretrain::run(&options).map(|_| 0).map_err(anyhow::Error::from)),
         Role::Supervise { .. } | Role::Confine { .. } => unreachable!("answered above"),
+    }
+}
+
+fn reward_worker(options: RewardWorkerOptions) -> anyhow::Result<()> {
+    let RewardWorkerOptions { program_folder, sockets, listen, token_file, volume } = options;
+    let place = match listen.zip(token_file) {
+        Some((listen, file)) => {
+            // Its token is no business of the worker's.
+            sandbox::become_unreadable();
+            Place::Port { listen, token: settings::secret(&SecretRef::File(file))? }
+        }
+        None => Place::Folder,
+    };
+    let supervisor = Supervisor {
+        launcher: Launcher::new(settings::this_program()),
+        programs: program_folder,
+        sockets: sockets.unwrap_or_else(settings::default_sockets),
+        volume: volume.unwrap_or_else(settings::default_volume),
+        place,
+    };
+    Ok(sandbox::supervise(supervisor)?)
+}
+
+/// Whether no other trainer will come after one that ended so.
+fn is_final(code: u8) -> bool {
+    let causes = [Cause::InvalidInput, Cause::Reward, Cause::Numerics, Cause::OutOfMemory];
+    code == 0 || causes.iter().any(|cause| cause.exit_code() == code)
+}
+
+/// Lets the reward pod end with the run. Where it cannot be told, it ends by itself later.
+fn farewell(remote: &Remote) {
+    let told = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| error.to_string())
+        .and_then(|runtime| runtime.block_on(remote.farewell()).map_err(|error| error.to_string()));
+    if let Err(why) = told {
+        tracing::warn!("the reward worker {why}; it ends by itself in an hour");
     }
 }
 

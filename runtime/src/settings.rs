@@ -31,6 +31,12 @@ pub enum Role {
         /// Have the reward worker started by `gym-runtime reward-worker`, whose sockets are in this folder
         #[arg(long, value_name = "FOLDER")]
         reward_sockets: Option<PathBuf>,
+        /// Have it started by a `gym-runtime reward-worker` in another pod, which listens there
+        #[arg(long, value_name = "HOST:PORT", conflicts_with = "reward_sockets", requires = "reward_token_file")]
+        reward_address: Option<String>,
+        /// The token of that one
+        #[arg(long, value_name = "FILE", requires = "reward_address")]
+        reward_token_file: Option<PathBuf>,
     },
     /// Bring a job's model and program to this machine, before it starts
     Fetch(FetchOptions),
@@ -109,8 +115,14 @@ pub struct RewardWorkerOptions {
     #[arg(long)]
     pub program_folder: PathBuf,
     /// Folder of sockets that the trainer sees too
-    #[arg(long)]
-    pub sockets: PathBuf,
+    #[arg(long, required_unless_present = "listen")]
+    pub sockets: Option<PathBuf>,
+    /// Listen for the trainer here instead, such as 0.0.0.0:8001: it shows the token, and brings the program
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "sockets", requires = "token_file")]
+    pub listen: Option<String>,
+    /// File of that token
+    #[arg(long, value_name = "FILE", requires = "listen")]
+    pub token_file: Option<PathBuf>,
     /// Folder the workers may write to [default: one in the folder for temporary files]
     #[arg(long)]
     pub volume: Option<PathBuf>,
@@ -284,6 +296,11 @@ pub fn default_volume() -> PathBuf {
     std::env::temp_dir().join("reward-worker")
 }
 
+/// The folder of workers' sockets, where none was named.
+pub fn default_sockets() -> PathBuf {
+    std::env::temp_dir().join("reward-sockets")
+}
+
 /// CUDA devices that libtorch can use here.
 pub fn cuda_devices() -> usize {
     usize::try_from(tch::Cuda::device_count()).unwrap_or(0)
@@ -371,6 +388,20 @@ mod tests {
         assert!(parse("--store file:///s").is_err());
         assert!(parse("--store file:///s --run run-1 --spec /spec.json").is_err());
         <Cli as clap::CommandFactory>::command().debug_assert();
+    }
+
+    #[test]
+    fn a_reward_worker_listens_in_a_folder_or_behind_a_token() {
+        let parse = |arguments: &str| Cli::try_parse_from(["gym-runtime"].into_iter().chain(arguments.split(' ')));
+        assert!(parse("reward-worker --program-folder /p --sockets /worker").is_ok());
+        assert!(parse("reward-worker --program-folder /p --listen 0.0.0.0:8001 --token-file /t").is_ok());
+        for bad in ["", " --listen 0.0.0.0:8001", " --sockets /w --token-file /t"] {
+            assert!(parse(&format!("reward-worker --program-folder /p{bad}")).is_err(), "{bad}");
+        }
+        let train = "train --store file:///s --run run-1";
+        assert!(parse(&format!("{train} --reward-address h:1 --reward-token-file /t")).is_ok());
+        assert!(parse(&format!("{train} --reward-address h:1")).is_err());
+        assert!(parse(&format!("{train} --reward-address h:1 --reward-token-file /t --reward-sockets /w")).is_err());
     }
 
     #[test]

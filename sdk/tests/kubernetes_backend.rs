@@ -18,7 +18,7 @@ use training_gym::backend::kubernetes::{ClusterError, KubernetesBackend, Kuberne
 use training_gym::backend::{
     Backend, Error, IfExisting, Job, JobId, JobState, LogOptions, Request, Resources, Secret, Submitted, Workload,
 };
-use training_gym_core::spec::{Dtype, EngineSpec, ModelSpec, NodeSpec, ServeSpec};
+use training_gym_core::spec::{Dtype, Egress, EngineSpec, ModelSpec, NodeSpec, ServeSpec};
 use training_gym_core::store::MemoryStore;
 
 const NAMESPACE: &str = "gym";
@@ -126,6 +126,7 @@ async fn on_a_real_api_server() {
     a_run_from_its_launch_to_its_end(&server).await;
     a_failed_run_is_launched_again(&server).await;
     a_run_is_cancelled(&server).await;
+    a_reward_function_with_hosts(&server).await;
     a_deployment_comes_and_goes(&server).await;
     what_is_left_behind_is_found(&server).await;
     the_server_restarts(&mut server).await;
@@ -240,6 +241,49 @@ async fn a_run_is_cancelled(server: &ApiServer) {
     assert!(kubelet.pods("train-run-4").await.is_empty());
     backend.cancel(&JobId::train(&"run-4".parse().unwrap()), Duration::from_secs(5)).await.unwrap();
     assert!(state(&backend, &JobId::train(&"run-4".parse().unwrap())).await.was_cancelled());
+}
+
+async fn a_reward_function_with_hosts(server: &ApiServer) {
+    let (backend, kubelet) = (backend(server, DRIVER).await, Kubelet::of(server).await);
+    let id = JobId::train(&"judged".parse().unwrap());
+    let reward_egress = Egress::Declared(vec!["192.0.2.7:443".to_owned(), "0.0.0.0/0:8443".to_owned()]);
+    let request = Request { reward_egress, ..train("judged") };
+    let named = |kind: &str, path: &str| {
+        let path = format!("jsonpath={{{path}}}");
+        server.kubectl(&["get", kind, "train-judged-reward", "-n", NAMESPACE, "-o", &path])
+    };
+    assert_eq!(backend.submit(request.clone()).await.unwrap(), Submitted::Started);
+    let job = server.must(&["get", "job", "train-judged", "-n", NAMESPACE, "-o", "jsonpath={.metadata.uid}"]);
+    for kind in ["job", "service", "secret", "networkpolicy"] {
+        assert_eq!(named(kind, ".metadata.ownerReferences[0].uid"), (true, job.clone()), "{kind}");
+    }
+    assert!(named("networkpolicy", ".spec.egress").1.contains("169.254.169.254/32"));
+    let token = named("secret", ".data.token").1;
+    assert_eq!(backend.submit(request.clone()).await.unwrap(), Submitted::Adopted);
+    assert_eq!(named("secret", ".data.token").1, token, "the pods know this one");
+    // The namespace takes no pod that is not restricted: both are there.
+    until("both pods", || async { (kubelet.pods("train-judged").await.len() == 2).then_some(()) }).await;
+    assert_eq!(backend.list().await.unwrap().iter().filter(|job| job.id == id).count(), 1);
+    assert!(backend.orphans().await.unwrap().iter().all(|orphan| orphan.name != "train-judged-reward"));
+
+    backend.cancel(&id, Duration::from_secs(5)).await.unwrap();
+    until("no reward pod", || async { (!named("job", ".metadata.uid").0).then_some(()) }).await;
+    assert!(state(&backend, &id).await.was_cancelled());
+    assert_eq!(backend.submit(request).await.unwrap(), Submitted::Started);
+    let job = server.must(&["get", "job", "train-judged", "-n", NAMESPACE, "-o", "jsonpath={.metadata.uid}"]);
+    until("objects of the new job alone", || async {
+        let kinds = ["job", "service", "secret", "networkpolicy"];
+        kinds.iter().all(|kind| named(kind, ".metadata.ownerReferences[*].uid") == (true, job.clone())).then_some(())
+    })
+    .await;
+    assert_ne!(named("secret", ".data.token").1, token, "each has its own");
+    server.must(&["delete", "job", "train-judged", "-n", NAMESPACE]);
+    until("nothing to be left", || async {
+        let kinds = "jobs,pods,services,secrets,networkpolicies";
+        let left = server.must(&["get", kinds, "-n", NAMESPACE, "-l", "training-gym/run=judged", "-o", "name"]);
+        left.trim().is_empty().then_some(())
+    })
+    .await;
 }
 
 async fn a_deployment_comes_and_goes(server: &ApiServer) {

@@ -2,6 +2,7 @@
 //!
 //! `cargo xtask cluster test` starts those, says where they are in the environment, and runs this.
 
+mod egress;
 mod failures;
 mod kubectl;
 mod manifests;

@@ -98,6 +98,14 @@ pub fn leave_behind(marker: &str) -> Attempt {
     Command::new("sh").args(["-c", &script]).spawn()?.wait().map(|_| "started".to_owned())
 }
 
+/// Connects to an address, such as `127.0.0.1:80`.
+///
+/// # Errors
+/// When it is refused.
+pub fn connect_to(address: &str) -> Attempt {
+    connect(address.parse().map_err(io::Error::other)?)
+}
+
 /// Opens files until no more are to be had.
 ///
 /// # Errors

@@ -33,6 +33,7 @@ impl Prison {
         std::fs::write(secrets.join("token"), SECRET)?;
         let port = TcpListener::bind("127.0.0.1:0")?;
         port.set_nonblocking(true)?;
+        let address = port.local_addr()?;
         let socket = house.path("agent.sock");
         let listener = UnixListener::bind(&socket)?;
         std::fs::write(house.path("answers.txt"), "42")?;
@@ -42,7 +43,7 @@ impl Prison {
             .map(|(index, mood)| {
                 let row = json!({
                     "prompt": format!("What is {index} + 1?"), "label": index + 1, "mood": mood,
-                    "home": home, "port": port.local_addr().map_or(0, |address| address.port()),
+                    "home": home, "port": address.port(), "address": address.to_string(),
                     "socket": socket, "marker": marker(&house), "answers": house.path("answers.txt"),
                 });
                 format!("{row}\n")
@@ -351,5 +352,109 @@ fn a_program_that_is_another_is_not_started() -> Result<()> {
     ensure!(said.contains("it has sha256") && said.contains("delete the pod"), "{said}");
     let status = house.json("pod", "status.json")?;
     ensure!(status["failure"]["cause"] == "reward", "{status}");
+    Ok(())
+}
+
+/// A pod of its own for the worker, with the port and the token by which the trainer reaches it.
+struct Apart<'a> {
+    pod: Pod,
+    house: &'a House,
+    address: String,
+}
+
+impl<'a> Apart<'a> {
+    fn of(prison: &'a Prison) -> Result<Self> {
+        let pod = Pod::of(prison)?;
+        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
+        for (name, token) in [("token", TOKEN), ("other", OTHER_TOKEN)] {
+            std::fs::write(pod.sockets.join(name), token)?;
+        }
+        Ok(Self { pod, house: &prison.house, address })
+    }
+
+    /// Its program folder is empty each time, as a new pod's.
+    fn supervisor(&self) -> Result<Ended> {
+        let _ = std::fs::remove_dir_all(&self.pod.programs);
+        std::fs::create_dir_all(&self.pod.programs)?;
+        let mut command = self.pod.command(self.house, "reward-worker");
+        command.arg("--program-folder").arg(&self.pod.programs).args(["--listen", &self.address]);
+        command.arg("--token-file").arg(self.pod.sockets.join("token"));
+        command.arg("--volume").arg(self.house.path("pod/volume"));
+        let log = std::fs::File::options().create(true).append(true).open(self.house.path("pod/reward.log"))?;
+        let child =
+            command.env_clear().env("TMPDIR", &self.pod.sockets).stdout(log.try_clone()?).stderr(log).spawn()?;
+        let supervisor = Ended(child);
+        wait_for("the port", || std::net::TcpStream::connect(&self.address).is_ok());
+        Ok(supervisor)
+    }
+
+    fn trainer(&self, token: &str) -> Command {
+        let mut command = self.pod.command(self.house, "train");
+        command.args(["--store", &self.pod.store, "--run", &self.pod.run, "--reward-address", &self.address]);
+        command.arg("--reward-token-file").arg(self.pod.sockets.join(token));
+        command
+    }
+
+    fn log(&self) -> Result<String> {
+        Ok(std::fs::read_to_string(self.house.path("pod/reward.log"))?)
+    }
+}
+
+const TOKEN: &str = "gym-the-token-of-this-run";
+const OTHER_TOKEN: &str = "gym-the-token-of-another-run";
+
+#[test]
+fn a_worker_in_a_pod_of_its_own_is_behind_a_token_is_brought_its_program_and_may_be_replaced() -> Result<()> {
+    let prison = Prison::new(&["die", "connect", "fine", "fine", "fine", "fine", "fine", "fine"])?;
+    let house = &prison.house;
+    let declared = ["--steps", "2", "--max-ungraded-fraction", "1", "--reward-egress", "127.0.0.1"];
+    succeed(house.person("home").args(declared))?;
+    let apart = Apart::of(&prison)?;
+    // Model alone: the program is the trainer's to bring.
+    succeed(apart.pod.command(house, "fetch").args(["--store", &apart.pod.store, "--run", &apart.pod.run]))?;
+    let supervisor = apart.supervisor()?;
+
+    let refused = apart.trainer("other").output()?;
+    let said = String::from_utf8_lossy(&refused.stdout).into_owned() + &String::from_utf8_lossy(&refused.stderr);
+    ensure!(refused.status.code() == Some(4) && said.contains("the token is not this run's"), "{said}");
+    let log = apart.log()?;
+    ensure!(log.contains("refused a connection from 127.0.0.1"), "{log}");
+    ensure!(std::fs::read_dir(&apart.pod.programs)?.next().is_none(), "a program came without the token");
+
+    let mut trainer = Ended(start(&mut apart.trainer("token"))?);
+    let status = || house.json("pod", "status.json").ok();
+    wait_for("the first step", || status().is_some_and(|status| status["step"].as_u64() >= Some(1)));
+    drop(supervisor);
+    let mut supervisor = apart.supervisor()?;
+    for (what, process) in [("the run's end", &mut trainer), ("the supervisor's end", &mut supervisor)] {
+        let mut ended = None;
+        wait_for(what, || {
+            ended = process.0.try_wait().ok().flatten();
+            ended.is_some()
+        });
+        ensure!(ended.is_some_and(|status| status.success()), "{what}: {ended:?}\n{}", apart.log()?);
+    }
+    let status = status().context("a status")?;
+    ensure!(status["state"] == "succeeded", "{status}");
+    ensure!(status["notes"].to_string().contains("reward worker: replaced"), "{status}");
+    let mut seen = 0;
+    for step in [1, 2] {
+        for record in house.lines("pod", &format!("rollouts/step-{step}.jsonl"))? {
+            match record["metadata"]["mood"].as_str() {
+                Some("die") => ensure!(record["grade"]["outcome"] == "ungraded", "{record}"),
+                Some("connect") => {
+                    seen += 1;
+                    let got = record["metadata"]["outcome"]["got"].as_str();
+                    ensure!(got.is_some_and(|got| got.starts_with("a connection")), "{record}");
+                }
+                _ => ensure!(record["grade"]["outcome"] == "graded", "{record}"),
+            }
+        }
+    }
+    ensure!(seen > 0, "nobody tried to connect");
+    assert_eq!(weights_hash(house, "pod", 2)?, weights_hash(house, "home", 2)?, "bit for bit the local run");
+    let log = apart.log()?;
+    ensure!(log.contains("the run is over") && !log.contains(TOKEN) && !log.contains(OTHER_TOKEN), "{log}");
+    ensure!(processes_naming(TOKEN).is_empty(), "a token is in a command line");
     Ok(())
 }

@@ -195,6 +195,8 @@ pub async fn of_run(store: &dyn Store, run: &RunId, programs: Option<&Path>) -> 
     let program = match (reward, programs) {
         (None, _) => None,
         (Some(reward), Some(folder)) => Some((reward.program, folder.to_owned())),
+        // Its worker has a pod of its own, which the trainer brings it to.
+        (Some(reward), None) if !reward.egress.is_none() => None,
         (Some(_), None) => return Err(Error::NoProgramFolder { run: run.clone() }),
     };
     Ok(Wanted { model, program })

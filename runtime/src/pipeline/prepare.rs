@@ -24,6 +24,7 @@ use crate::model::{LoadOptions, Model};
 use crate::publish::{CURSOR, Publisher};
 use crate::rollout::Engine;
 use crate::sandbox::Launcher;
+use crate::sandbox::remote::Remote;
 use crate::score::reward::Grader;
 use crate::score::teacher::Teacher;
 use crate::score::worker::Worker;
@@ -83,6 +84,8 @@ pub enum Workers {
     Here(Launcher),
     /// The supervisor whose control socket is in this folder.
     Sidecar(PathBuf),
+    /// The supervisor in another pod.
+    Remote(Remote),
 }
 
 /// Prepares everything a step needs; what can fail early fails here, before any step. `None`
@@ -286,6 +289,10 @@ async fn grader(spec: &RunSpec, around: &Surroundings) -> Result<Option<Arc<Grad
             Worker::here(launcher.clone(), &program, &around.scratch, reward)
         }
         Workers::Sidecar(sockets) => Worker::sidecar(sockets, reward),
+        Workers::Remote(remote) => {
+            let program = fetch_program(&reward.program, &*around.store, &around.scratch).await?;
+            Worker::remote(remote.clone(), &program, &around.scratch, reward)
+        }
     };
     let worker = worker.map_err(stop)?.with_environment(&spec.environment);
     Grader::start(worker, reward.clone()).await.map(|grader| Some(Arc::new(grader))).map_err(stop)

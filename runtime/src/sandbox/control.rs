@@ -1,5 +1,5 @@
 //! What a trainer and the supervisor of its reward worker say to each other, over the Unix socket
-//! `control.sock` of a folder that both see.
+//! `control.sock` of a folder that both see, or over TCP (then [`super::remote`] says who it is first).
 //!
 //! A connection is one generation of the worker. The trainer says [`Start`], a line of JSON; then the
 //! supervisor says [`Event`]s, one a line. The worker ends when the connection does, whoever closes it.
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::{oneshot, watch};
 use training_gym_core::ids::ContentHash;
@@ -49,6 +49,11 @@ pub enum Event {
         /// A path in the folder of the control socket.
         socket: PathBuf,
     },
+    /// The supervisor does not have the program, and may be given it. The last event.
+    Missing {
+        /// The program.
+        missing: ContentHash,
+    },
     /// It printed a line.
     Line {
         /// The line.
@@ -67,13 +72,21 @@ pub enum Event {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Nobody answers.
-    #[error("has no supervisor at {}: {why}; is the container `reward` of the pod running?", path.display())]
+    #[error("has no supervisor at {at}: {why}; is {what} running?")]
     Absent {
-        /// The control socket.
-        path: PathBuf,
+        /// The control socket, or an address.
+        at: String,
         /// Why.
         why: String,
+        /// Who should listen there.
+        what: &'static str,
     },
+    /// It closed the connection before it had answered: it is ending, or was replaced.
+    #[error("has a supervisor that closed the connection without an answer; look at the reward container's log")]
+    Closed,
+    /// It lacks the program.
+    #[error("has a supervisor that does not have the program {0}; delete the pod, so that it is fetched anew")]
+    Missing(ContentHash),
     /// It answered something else than it should.
     #[error("has a supervisor that does not keep to the protocol: {0}; use one image for the whole pod")]
     Protocol(String),
@@ -98,23 +111,39 @@ pub async fn ask(
     patience: Duration,
     on_line: impl Fn(&str) + Send + Sync + 'static,
 ) -> Result<(Generation, PathBuf), Error> {
-    let path = folder.join(CONTROL_SOCKET);
+    let stream = connect(&folder.join(CONTROL_SOCKET), patience).await?;
+    let (generation, socket) = converse(stream.into_split(), start, patience, on_line).await?;
+    let outside = || Error::Protocol(format!("the socket {} is not in its folder", socket.display()));
+    let socket = inside(folder, &socket).ok_or_else(outside)?;
+    Ok((generation, socket))
+}
+
+/// Asks over a connection, and follows what it says from then on. The socket is as the supervisor named it.
+pub(super) async fn converse<R, W>(
+    (read, mut write): (R, W),
+    start: &Start,
+    patience: Duration,
+    on_line: impl Fn(&str) + Send + Sync + 'static,
+) -> Result<(Generation, PathBuf), Error>
+where
+    R: AsyncRead + Unpin + Send + 'static,
+    W: AsyncWrite + Unpin + Send + 'static,
+{
     let broken = |what: String| Error::Protocol(what);
-    let mut stream = connect(&path, patience).await?;
     let mut request = serde_json::to_vec(start).map_err(|error| broken(error.to_string()))?;
     request.push(b'\n');
-    stream.write_all(&request).await.map_err(|error| broken(error.to_string()))?;
-    let (read, write) = stream.into_split();
+    // One that refuses may close before it has read this: what it said is still to be read.
+    let _ = write.write_all(&request).await;
     let mut events = Lines::up_to(read, LONGEST_MESSAGE);
     let first = tokio::time::timeout(patience, events.next()).await;
     let first = first.map_err(|_| broken(format!("no answer within {} s", patience.as_secs())))?;
     let socket = match first.as_deref().map(serde_json::from_str::<Event>) {
-        Some(Ok(Event::Started { socket })) => inside(folder, &socket)
-            .ok_or_else(|| broken(format!("the socket {} is not in its folder", socket.display())))?,
+        Some(Ok(Event::Started { socket })) => socket,
+        Some(Ok(Event::Missing { missing })) => return Err(Error::Missing(missing)),
         Some(Ok(Event::Ended { ended, log })) => return Err(Error::Refused { ended, log }),
         Some(Ok(Event::Line { .. })) => return Err(broken("a line before the worker was started".to_owned())),
         Some(Err(error)) => return Err(broken(error.to_string())),
-        None => return Err(broken("it closed the connection".to_owned())),
+        None => return Err(Error::Closed),
     };
     let (end, asked) = oneshot::channel::<()>();
     let (ended, ending) = watch::channel(None);
@@ -132,7 +161,7 @@ pub async fn ask(
                         kept.push(line);
                     }
                     Ok(Event::Ended { ended, .. }) => return ended,
-                    Ok(Event::Started { .. }) | Err(_) => return "its supervisor no longer makes sense".to_owned(),
+                    Ok(_) | Err(_) => return "its supervisor no longer makes sense".to_owned(),
                 }
             }
             "its supervisor is gone".to_owned()
@@ -152,7 +181,8 @@ async fn connect(path: &Path, patience: Duration) -> Result<UnixStream, Error> {
         match UnixStream::connect(path).await {
             Ok(stream) => return Ok(stream),
             Err(error) if Instant::now() > deadline => {
-                return Err(Error::Absent { path: path.to_owned(), why: error.to_string() });
+                let at = path.display().to_string();
+                return Err(Error::Absent { at, why: error.to_string(), what: "the container `reward` of the pod" });
             }
             // A sidecar that is starting, or starting anew.
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
@@ -161,7 +191,7 @@ async fn connect(path: &Path, patience: Duration) -> Result<UnixStream, Error> {
 }
 
 /// A path of `folder`, unless it would lead out of it: the folder is written by others too.
-fn inside(folder: &Path, path: &Path) -> Option<PathBuf> {
+pub(super) fn inside(folder: &Path, path: &Path) -> Option<PathBuf> {
     let plain = path.components().all(|part| matches!(part, Component::Normal(_)));
     (plain && path.components().next().is_some()).then(|| folder.join(path))
 }
@@ -174,6 +204,8 @@ mod tests {
     fn the_protocol_is_what_the_other_side_was_told() {
         let read = |text: &str| serde_json::from_str::<Event>(text).unwrap();
         assert_eq!(read(r#"{"socket":"3.sock"}"#), Event::Started { socket: "3.sock".into() });
+        let missing = ContentHash::of(b"p");
+        assert_eq!(read(&format!(r#"{{"missing":"{missing}"}}"#)), Event::Missing { missing });
         assert_eq!(read(r#"{"line":"x"}"#), Event::Line { line: "x".to_owned() });
         let ended = Event::Ended { ended: "exit status: 1".to_owned(), log: "a\nb".to_owned() };
         assert_eq!(read(r#"{"ended":"exit status: 1","log":"a\nb"}"#), ended);

@@ -116,6 +116,11 @@ impl Generation {
         Self { ended, tail, end: Some(end) }
     }
 
+    /// Becomes `Some` when it has ended.
+    pub(super) fn ending(&self) -> watch::Receiver<Option<String>> {
+        self.ended.clone()
+    }
+
     /// Whether it has ended.
     pub fn has_ended(&self) -> bool {
         self.ended.borrow().is_some() || self.ended.has_changed().is_err()

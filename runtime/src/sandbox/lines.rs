@@ -24,6 +24,16 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         Self { reader: BufReader::new(stream), longest }
     }
 
+    /// The same stream, with lines of up to `longest` bytes from now on.
+    pub(super) fn longer(self, longest: usize) -> Self {
+        Self { longest, ..self }
+    }
+
+    /// What comes behind the lines that were read, as bytes.
+    pub(super) fn into_reader(self) -> BufReader<R> {
+        self.reader
+    }
+
     /// The next line without its end; `None` at the end of the stream, or when it breaks. What is no
     /// UTF-8 is replaced. Dropping the future may lose the beginning of a line.
     pub(super) async fn next(&mut self) -> Option<String> {

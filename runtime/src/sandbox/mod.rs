@@ -13,14 +13,16 @@
 //!
 //! The same three files serve the local form, where the trainer starts the program itself, and the
 //! sidecar, where [`supervise`] does on another container's behalf ([`control`] is what they say to
-//! each other).
+//! each other), and the pod of its own that a function with egress has ([`remote`]).
 
 mod calls;
 mod confine;
 pub mod control;
+mod door;
 mod files;
 mod generation;
 mod lines;
+pub mod remote;
 mod supervisor;
 
 use std::collections::BTreeMap;
@@ -31,7 +33,7 @@ use training_gym_core::spec::Egress;
 
 pub use confine::{become_unreadable, confine};
 pub use generation::{Generation, Launcher};
-pub use supervisor::{Supervisor, supervise};
+pub use supervisor::{Place, Supervisor, supervise};
 
 /// Why a program cannot be confined or kept.
 #[derive(Debug, thiserror::Error)]

@@ -1,7 +1,8 @@
 //! `gym-runtime reward-worker`: starts the person's program for a trainer in another container.
 //!
-//! It has no secret, no store and no network of its own to use: it is told a program's hash, finds the
-//! file in a folder it can only read, and starts it confined as the local form does.
+//! It has no store and no network of its own to use: it is told a program's hash, finds the file in its
+//! folder, and starts it confined as the local form does. In the trainer's pod it listens on a socket in
+//! a folder; in a pod of its own on a port, behind the run's token ([`super::door`]).
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -10,15 +11,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::fs::Mode;
-use tokio::io::AsyncWriteExt;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use training_gym_core::ids::ContentHash;
 
 use super::control::{CONTROL_SOCKET, Event, LONGEST_MESSAGE, Start};
+use super::door::{self, Digested};
 use super::lines::Lines;
 use super::{Error, Generation, Launcher, Plan};
 
@@ -27,7 +28,7 @@ const WORKERS: usize = 4;
 /// Lines on their way to the trainer. Who prints more than is read loses lines, and is told.
 const LINES: usize = 1024;
 /// How long a trainer may take to say what it wants.
-const REQUEST: Duration = Duration::from_secs(10);
+pub(super) const REQUEST: Duration = Duration::from_secs(10);
 /// How long the last lines may take to arrive.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
@@ -36,55 +37,110 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 pub struct Supervisor {
     /// Starts them.
     pub launcher: Launcher,
-    /// Programs by sha256; only read.
+    /// Programs by sha256; only read by workers.
     pub programs: PathBuf,
-    /// Sockets: its own and the workers'. The trainer sees this folder too.
+    /// The workers' sockets, and its own where it listens here.
     pub sockets: PathBuf,
     /// The workers' volume.
     pub volume: PathBuf,
+    /// Where trainers speak to it.
+    pub place: Place,
 }
 
-/// Serves trainers until SIGTERM or SIGINT; then every worker has ended.
+/// Where trainers speak to a supervisor.
+#[derive(Clone)]
+pub enum Place {
+    /// At a socket in its folder, which the trainer sees too: a container of the same pod.
+    Folder,
+    /// At a port: a pod of its own.
+    Port {
+        /// Address and port to listen on, such as `0.0.0.0:8001`.
+        listen: String,
+        /// What a trainer must show.
+        token: String,
+    },
+}
+
+impl std::fmt::Debug for Place {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Folder => out.write_str("Folder"),
+            Self::Port { listen, .. } => out.debug_struct("Port").field("listen", listen).finish_non_exhaustive(),
+        }
+    }
+}
+
+/// Serves trainers until SIGTERM or SIGINT, or until the run is over where that is said; then every
+/// worker has ended.
 ///
 /// # Errors
-/// [`Error::Supervisor`] when the socket or the volume cannot be made.
+/// [`Error::Supervisor`] when the socket, the port or the volume cannot be had.
 pub fn supervise(supervisor: Supervisor) -> Result<(), Error> {
     let failed = |what, path: &Path| {
         let path = path.to_owned();
         move |source| Error::Supervisor { what, path, source }
     };
-    let control = supervisor.sockets.join(CONTROL_SOCKET);
+    let control = match &supervisor.place {
+        Place::Folder => supervisor.sockets.join(CONTROL_SOCKET),
+        Place::Port { listen, .. } => PathBuf::from(listen),
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .map_err(failed("listen on", &control))?;
+    let place = supervisor.place.clone();
     let ended = runtime.block_on(async {
         let mut term = signal(SignalKind::terminate()).map_err(failed("listen on", &control))?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(failed("listen on", &control))?;
-        std::fs::create_dir_all(&supervisor.volume).map_err(failed("make", &supervisor.volume))?;
-        // What a supervisor before this one left; nobody listens there any more.
-        let _ = std::fs::remove_file(&control);
-        let before = rustix::process::umask(Mode::from_raw_mode(0o077));
-        let listener = UnixListener::bind(&control).map_err(failed("listen on", &control));
-        rustix::process::umask(before);
-        let listener = listener?;
-        tracing::info!("ready on {} for programs of {}", control.display(), supervisor.programs.display());
+        for folder in [&supervisor.volume, &supervisor.sockets] {
+            std::fs::create_dir_all(folder).map_err(failed("make", folder))?;
+        }
+        let programs = supervisor.programs.display().to_string();
+        let serving: std::pin::Pin<Box<dyn Future<Output = ()>>> = match &place {
+            Place::Folder => {
+                // What a supervisor before this one left; nobody listens there any more.
+                let _ = std::fs::remove_file(&control);
+                let before = rustix::process::umask(Mode::from_raw_mode(0o077));
+                let listener = UnixListener::bind(&control).map_err(failed("listen on", &control));
+                rustix::process::umask(before);
+                Box::pin(accept(listener?, Arc::new(supervisor)))
+            }
+            Place::Port { listen, token } => {
+                let listener = TcpListener::bind(listen).await.map_err(failed("listen on", &control))?;
+                Box::pin(door::accept(listener, supervisor, Digested::of(token)))
+            }
+        };
+        tracing::info!("ready on {} for programs of {programs}", control.display());
         tokio::select! {
-            () = accept(listener, Arc::new(supervisor)) => {}
+            () = serving => {}
             _ = term.recv() => {}
             _ = interrupt.recv() => {}
         }
         Ok(())
     });
-    let _ = std::fs::remove_file(&control);
+    if matches!(place, Place::Folder) {
+        let _ = std::fs::remove_file(&control);
+    }
     // Dropping what serves a connection ends its worker, with all it started.
     runtime.shutdown_timeout(Duration::from_secs(1));
     ended
 }
 
+/// How many workers run, and how many were started.
+pub(super) struct Counted {
+    places: Semaphore,
+    number: AtomicU64,
+}
+
+impl Default for Counted {
+    fn default() -> Self {
+        Self { places: Semaphore::new(WORKERS), number: AtomicU64::new(0) }
+    }
+}
+
 async fn accept(listener: UnixListener, supervisor: Arc<Supervisor>) {
-    let (places, number) = (Arc::new(Semaphore::new(WORKERS)), Arc::new(AtomicU64::new(0)));
+    let counted = Arc::new(Counted::default());
     let mut serving = JoinSet::new();
     loop {
         tokio::select! {
@@ -94,10 +150,10 @@ async fn accept(listener: UnixListener, supervisor: Arc<Supervisor>) {
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue;
                 };
-                let (supervisor, places, number) = (Arc::clone(&supervisor), Arc::clone(&places), Arc::clone(&number));
+                let (supervisor, counted) = (Arc::clone(&supervisor), Arc::clone(&counted));
                 serving.spawn(async move {
-                    let place = places.try_acquire();
-                    serve(stream, &supervisor, place.is_ok(), &number).await;
+                    let (read, write) = stream.into_split();
+                    serve((Lines::up_to(read, LONGEST_MESSAGE), write), &supervisor, &counted).await;
                 });
             }
             Some(_) = serving.join_next() => {}
@@ -106,25 +162,36 @@ async fn accept(listener: UnixListener, supervisor: Arc<Supervisor>) {
 }
 
 /// Serves one connection: one generation.
-async fn serve(stream: UnixStream, supervisor: &Supervisor, free: bool, number: &AtomicU64) {
-    let (read, mut write) = stream.into_split();
-    let mut read = Lines::up_to(read, LONGEST_MESSAGE);
-    if let Err(ended) = serve_asked(&mut read, &mut write, supervisor, (free, number)).await {
+pub(super) async fn serve<R, W>((mut read, mut write): (Lines<R>, W), supervisor: &Supervisor, counted: &Counted)
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let place = counted.places.try_acquire();
+    if let Err(ended) = serve_asked(&mut read, &mut write, supervisor, (place.is_ok(), &counted.number)).await {
         tracing::warn!("no worker: {ended}");
         say(&mut write, &Event::Ended { ended, log: String::new() }).await;
     }
 }
 
-async fn serve_asked(
-    read: &mut Lines<OwnedReadHalf>,
-    write: &mut OwnedWriteHalf,
+async fn serve_asked<R, W>(
+    read: &mut Lines<R>,
+    write: &mut W,
     supervisor: &Supervisor,
     (free, number): (bool, &AtomicU64),
-) -> Result<(), String> {
+) -> Result<(), String>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
     let request = tokio::time::timeout(REQUEST, read.next()).await.ok().flatten().ok_or("nothing was asked for")?;
     let start: Start = serde_json::from_str(&request).map_err(|error| format!("no request: {error}"))?;
     if !free {
         return Err(format!("{WORKERS} workers run already"));
+    }
+    if supervisor.lacks(&start.program)? {
+        say(write, &Event::Missing { missing: start.program }).await;
+        return Ok(());
     }
     let name = format!("{}.sock", number.fetch_add(1, Ordering::Relaxed) + 1);
     let plan = supervisor.plan(&start, &name)?;
@@ -170,18 +237,31 @@ async fn serve_asked(
 }
 
 impl Supervisor {
-    /// The plan of a request, once the program is the one that was asked for.
-    fn plan(&self, start: &Start, socket: &str) -> Result<Plan, String> {
-        if !start.egress.is_none() {
-            return Err("reward.egress = declared needs a pod of its own, which is not made yet: the sidecar shares \
-                 the trainer's network; leave recipe.reward_egress unset, or use the local backend"
-                .to_owned());
-        }
-        let hash = start.program.as_str();
+    /// Where a program is, or would be.
+    pub(super) fn program(&self, program: &ContentHash) -> Result<PathBuf, String> {
+        let hash = program.as_str();
         if hash.len() != 64 || !hash.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(format!("`{hash}` is no sha256"));
         }
-        let program = self.programs.join(hash);
+        Ok(self.programs.join(hash))
+    }
+
+    /// Whether a program must be brought first: only to a pod of its own, which fetches nothing.
+    fn lacks(&self, program: &ContentHash) -> Result<bool, String> {
+        Ok(matches!(self.place, Place::Port { .. }) && !self.program(program)?.exists())
+    }
+
+    /// The plan of a request, once the program is the one that was asked for.
+    fn plan(&self, start: &Start, socket: &str) -> Result<Plan, String> {
+        if !start.egress.is_none() && matches!(self.place, Place::Folder) {
+            return Err(
+                "recipe.reward_egress declares hosts, which needs a pod of its own: this container shares the \
+                 trainer's network; start the supervisor with --listen and --token-file, the trainer with \
+                 --reward-address"
+                    .to_owned(),
+            );
+        }
+        let program = self.program(&start.program)?;
         let damaged = |why: String| {
             format!("the program {}: {why}; delete the pod, so that it is fetched anew", program.display())
         };
@@ -206,7 +286,7 @@ impl Supervisor {
 }
 
 /// Says an event. A trainer that is gone is noticed by its end of the connection.
-async fn say(write: &mut OwnedWriteHalf, event: &Event) {
+pub(super) async fn say(write: &mut (impl AsyncWrite + Unpin), event: &Event) {
     let Ok(mut text) = serde_json::to_vec(event) else { return };
     text.push(b'\n');
     let _ = write.write_all(&text).await;

@@ -12,10 +12,14 @@ use training_gym_core::spec::{Egress, RewardSpec};
 use training_gym_core::worker::Functions;
 
 use super::Error;
+use crate::sandbox::remote::Remote;
 use crate::sandbox::{Generation, Launcher, Plan, control};
 
 /// How long a program may take from its start to its first answer.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long a pod may take that is started, or started anew on another node.
+const POD_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Bytes of a Unix socket's path (`sockaddr_un`, without the zero at its end).
 const LONGEST_SOCKET: usize = 107;
@@ -42,6 +46,8 @@ enum Place {
     },
     /// At the supervisor behind this folder.
     Sidecar { sockets: PathBuf, program: ContentHash },
+    /// At a supervisor in another pod, which is given the program; we speak to it by sockets here.
+    Remote { remote: Remote, program: (ContentHash, PathBuf), sockets: PathBuf, _folder: tempfile::TempDir },
 }
 
 /// What the recipe says that the worker may have.
@@ -80,18 +86,7 @@ impl Worker {
     /// # Errors
     /// When no such folder can be made, or a socket there would have too long a path.
     pub fn here(launcher: Launcher, program: &Path, scratch: &Path, spec: &RewardSpec) -> Result<Self, Error> {
-        let failed = |what: String| Error::Worker { what, log: String::new() };
-        let folder = tempfile::Builder::new().prefix("gym-worker-").tempdir_in(scratch).map_err(|error| {
-            failed(format!("needs a folder for its socket below {}: {error}; check free space", scratch.display()))
-        })?;
-        let here = std::env::current_dir().unwrap_or_default();
-        let sockets = socket_folder(folder.path(), &here).ok_or_else(|| {
-            failed(format!(
-                "needs a folder for its socket, and {} is too long: a socket's path has at most {LONGEST_SOCKET} bytes; \
-                 set TMPDIR to a shorter one",
-                folder.path().display()
-            ))
-        })?;
+        let (folder, sockets) = volume(scratch)?;
         Ok(Self::at(Place::Here { launcher, program: program.to_owned(), sockets, folder }, spec))
     }
 
@@ -100,15 +95,20 @@ impl Worker {
     /// # Errors
     /// When the spec declares what a sidecar does not have.
     pub fn sidecar(sockets: &Path, spec: &RewardSpec) -> Result<Self, Error> {
-        let failed = |what: &str| Err(Error::Worker { what: what.to_owned(), log: String::new() });
-        if !spec.files.is_empty() {
-            return failed(
-                "cannot have the files of recipe.reward_files in a pod, which does not share your disk; put them \
-                 into the program (`include_bytes!`)",
-            );
-        }
+        no_files(spec)?;
         let place = Place::Sidecar { sockets: sockets.to_owned(), program: spec.program.sha256.clone() };
         Ok(Self::at(place, spec))
+    }
+
+    /// A worker at the supervisor `remote` in another pod, which is given the executable at `program`.
+    ///
+    /// # Errors
+    /// When the spec declares what that pod does not have, or there is no folder for sockets.
+    pub fn remote(remote: Remote, program: &Path, scratch: &Path, spec: &RewardSpec) -> Result<Self, Error> {
+        no_files(spec)?;
+        let (folder, sockets) = volume(scratch)?;
+        let program = (spec.program.sha256.clone(), program.to_owned());
+        Ok(Self::at(Place::Remote { remote, program, sockets, _folder: folder }, spec))
     }
 
     /// With variables that the recipe declares for the job.
@@ -172,12 +172,13 @@ impl Worker {
                 (generation, sockets.join(socket_name(number)))
             }
             Place::Sidecar { sockets, program } => {
-                let Declared { egress, environment, .. } = self.declared.clone();
-                let start = control::Start { program: program.clone(), egress, environment };
-                control::ask(sockets, &start, START_TIMEOUT, log_line).await.map_err(|error| match error {
-                    control::Error::Refused { ended, log } => failed(format!("was not started: {ended}"), log),
-                    other => failed(other.to_string(), String::new()),
-                })?
+                let start = self.declared.start(program);
+                control::ask(sockets, &start, START_TIMEOUT, log_line).await.map_err(unanswered)?
+            }
+            Place::Remote { remote, program: (hash, path), sockets, .. } => {
+                let (start, socket) = (self.declared.start(hash), sockets.join(socket_name(number)));
+                let asked = remote.ask(&start, path, &socket, (POD_TIMEOUT, log_line)).await;
+                (asked.map_err(unanswered)?, socket)
             }
         };
         let client = reqwest::Client::builder()
@@ -209,6 +210,12 @@ impl Worker {
 }
 
 impl Declared {
+    /// What a supervisor is asked for.
+    fn start(&self, program: &ContentHash) -> control::Start {
+        let Self { egress, environment, .. } = self.clone();
+        control::Start { program: program.clone(), egress, environment }
+    }
+
     /// The plan of a start in a process of ours.
     fn plan(&self, program: &Path, volume: &Path, sockets: &Path, number: u64) -> Result<Plan, Error> {
         let absolute = |path: &Path| {
@@ -228,6 +235,40 @@ impl Declared {
             files: self.files.clone(),
         })
     }
+}
+
+/// Why a supervisor gave none.
+fn unanswered(error: control::Error) -> Error {
+    match error {
+        control::Error::Refused { ended, log } => Error::Worker { what: format!("was not started: {ended}"), log },
+        other => Error::Worker { what: other.to_string(), log: String::new() },
+    }
+}
+
+fn no_files(spec: &RewardSpec) -> Result<(), Error> {
+    if spec.files.is_empty() {
+        return Ok(());
+    }
+    let what = "cannot have the files of recipe.reward_files in a pod, which does not share your disk; put them into the \
+                program (`include_bytes!`)";
+    Err(Error::Worker { what: what.to_owned(), log: String::new() })
+}
+
+/// A folder of its own below `scratch`, removed with what is returned, and how we call it for sockets.
+fn volume(scratch: &Path) -> Result<(tempfile::TempDir, PathBuf), Error> {
+    let failed = |what: String| Error::Worker { what, log: String::new() };
+    let folder = tempfile::Builder::new().prefix("gym-worker-").tempdir_in(scratch).map_err(|error| {
+        failed(format!("needs a folder for its socket below {}: {error}; check free space", scratch.display()))
+    })?;
+    let here = std::env::current_dir().unwrap_or_default();
+    let sockets = socket_folder(folder.path(), &here).ok_or_else(|| {
+        failed(format!(
+            "needs a folder for its socket, and {} is too long: a socket's path has at most {LONGEST_SOCKET} bytes; \
+             set TMPDIR to a shorter one",
+            folder.path().display()
+        ))
+    })?;
+    Ok((folder, sockets))
 }
 
 fn socket_name(number: u64) -> String {

@@ -224,7 +224,7 @@ pub enum Egress {
     /// None: a filter of system calls lets it make Unix sockets alone.
     #[default]
     None,
-    /// These hosts (`name`, `name:port` or an address). The filter lets IP sockets through; that they
+    /// These hosts (a name, an address or a network, with `:port` where one is meant). The filter lets IP sockets through; that they
     /// reach no other host is a NetworkPolicy's to enforce.
     Declared(Vec<String>),
 }

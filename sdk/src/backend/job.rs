@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use training_gym_core::ids::{AppName, RunId};
 use training_gym_core::record::Failure;
-use training_gym_core::spec::ServeSpec;
+use training_gym_core::spec::{Egress, ServeSpec};
 
 use super::{Resources, Secret};
 
@@ -108,6 +108,8 @@ pub struct Request {
     /// Whether a training run has a reward function of its own, whose program the job starts beside
     /// the trainer.
     pub reward_worker: bool,
+    /// Which network that program may use. On a cluster one that may use any has a pod of its own.
+    pub reward_egress: Egress,
     /// What to do about a live job of the same id.
     pub if_existing: IfExisting,
 }
@@ -122,6 +124,7 @@ impl Request {
             labels: BTreeMap::new(),
             resources: Resources::default(),
             reward_worker: false,
+            reward_egress: Egress::None,
             if_existing: IfExisting::Adopt,
         }
     }

@@ -11,6 +11,7 @@
 //!
 //! [`RunSpec`]: training_gym_core::spec::RunSpec
 
+mod destination;
 mod distance;
 mod engine_key;
 mod error;
@@ -27,6 +28,7 @@ mod tests;
 pub mod train;
 pub mod values;
 
+pub(crate) use destination::Destination;
 pub(crate) use engine_key::EngineKey;
 pub use error::{Error, Problem};
 pub use explain::{Explanation, Origin, Setting};

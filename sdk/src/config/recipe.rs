@@ -71,7 +71,7 @@ pub struct Recipe {
     pub grade_truncated: Option<bool>,
     /// Which network the reward may use. Default none: it can make no socket that leaves the machine.
     /// `Egress::Declared(hosts)` lets it use IP; that it reaches no other host is enforced by a cluster's
-    /// NetworkPolicy alone.
+    /// NetworkPolicy alone, which takes addresses and networks, not names.
     pub reward_egress: Option<Egress>,
     /// Files and folders of the machine that the reward may read (and run), by absolute path; beside them it
     /// reads the system's own and its volume. Default none. They are not shipped with the program.

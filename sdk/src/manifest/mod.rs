@@ -10,6 +10,7 @@ mod config;
 mod names;
 mod options;
 mod pod;
+mod reward;
 mod security;
 mod service;
 mod train;
@@ -26,6 +27,7 @@ pub(crate) use config::{config_map, secret, store_secret};
 pub(crate) use names::slug;
 pub use options::{InvalidOption, KubernetesOptions, PullPolicy};
 pub(crate) use pod::{CHECKER, FETCHER, REWARD, SECRETS, SERVER, TRAINER};
+pub(crate) use reward::{reward_job, reward_name, reward_policy, reward_secret, reward_service};
 pub(crate) use service::{PORT, deployment, service};
 pub(crate) use train::{job, question};
 
@@ -39,6 +41,8 @@ pub(crate) const JOB: &str = "training-gym/job";
 pub(crate) const RUN: &str = "training-gym/run";
 /// Label: the deployment.
 pub(crate) const APP: &str = "training-gym/app";
+/// Label of what belongs to a reward function's own pod: [`REWARD`].
+pub(crate) const COMPONENT: &str = "app.kubernetes.io/component";
 /// Annotation: the job's id, unslugged.
 pub(crate) const ID: &str = "training-gym/id";
 /// Annotation: the hash of all that was asked for.
@@ -157,12 +161,16 @@ pub(crate) fn store_secret_name(job: &str) -> String {
 
 /// What must be the same for a live job to be adopted.
 pub(crate) fn asked(request: &Request) -> serde_json::Value {
-    serde_json::json!({
+    let mut asked = serde_json::json!({
         "workload": request.workload,
         "resources": request.resources,
         "environment": request.environment,
         "reward_worker": request.reward_worker,
-    })
+    });
+    if !request.reward_egress.is_none() {
+        asked["reward_egress"] = serde_json::json!(request.reward_egress);
+    }
+    asked
 }
 
 /// The hash of [`asked`].

@@ -7,6 +7,7 @@
 //! | `program` at `/program` | the person's program | fetcher; the reward worker reads |
 //! | `worker` at `/worker` | sockets between trainer and reward worker | those two |
 //! | `worker-tmp` at `/tmp` | the reward worker's own files | it alone |
+//! | `reward-token` at `/etc/training-gym/reward` | what the trainer shows to a reward worker in a pod of its own | those two |
 //! | `shm` at `/dev/shm` | shared memory | trainer, server |
 //! | `secrets`, `spec` | the job's Secret and ConfigMap | trainer or server; the spec also the fetcher |
 
@@ -54,6 +55,7 @@ pub(super) enum Mount {
     Program { read_only: bool },
     Sockets,
     WorkerScratch,
+    RewardToken,
     Shm,
     Secrets,
     Spec,
@@ -73,6 +75,7 @@ impl Mount {
             Self::Program { read_only } => vec![at("program", PROGRAM_FOLDER, read_only)],
             Self::Sockets => vec![at("worker", SOCKETS, false)],
             Self::WorkerScratch => vec![at("worker-tmp", "/tmp", false)],
+            Self::RewardToken => vec![at("reward-token", "/etc/training-gym/reward", true)],
             Self::Shm => vec![at("shm", "/dev/shm", false)],
             Self::Secrets if files(plan).next().is_none() => Vec::new(),
             Self::Secrets => vec![at("secrets", &format!("{SECRETS}/{}", plan.id()), true)],
@@ -209,7 +212,7 @@ pub(super) fn template(
 ) -> PodTemplateSpec {
     let asked = &plan.request.resources;
     let mut annotations = BTreeMap::from([(super::ID.to_owned(), plan.id().to_string())]);
-    if init.iter().any(|container| container.name == REWARD) {
+    if init.iter().chain([&main]).any(|container| container.name == REWARD) {
         // A cloud's webhook puts its token into every container, except those named here.
         annotations.insert("eks.amazonaws.com/skip-containers".to_owned(), REWARD.to_owned());
     }
@@ -301,6 +304,13 @@ fn volume(plan: &Plan<'_>, name: &str) -> Volume {
                 default_mode: Some(0o440),
                 secret_name: Some(plan.name()),
                 items: Some(files(plan).map(file).collect()),
+                ..SecretVolumeSource::default()
+            });
+        }
+        ("reward-token", _) => {
+            volume.secret = Some(SecretVolumeSource {
+                default_mode: Some(0o440),
+                secret_name: Some(plan.reward_name()),
                 ..SecretVolumeSource::default()
             });
         }

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde::Serialize;
 use serde_json::Value;
 use training_gym_core::ids::ContentHash;
-use training_gym_core::spec::{Dtype, EngineSpec, ModelSpec, NodeSpec, SecretRef, ServeSpec, StoredModel};
+use training_gym_core::spec::{Dtype, Egress, EngineSpec, ModelSpec, NodeSpec, SecretRef, ServeSpec, StoredModel};
 
 use super::*;
 use crate::backend::{Resources, Secret, Toleration};
@@ -131,6 +131,65 @@ fn a_training_run_is_a_job() {
     snapshot("store-secret", &store_secret(&plan, &owner(), &keys));
 }
 
+/// A run whose reward function declares hosts.
+fn judged() -> Request {
+    let hosts =
+        ["192.0.2.7:443", "198.51.100.0/24", "0.0.0.0/0:8443", "[2001:db8::/32]:443", "169.254.169.254:80", "a.b"];
+    Request { reward_egress: Egress::Declared(hosts.map(str::to_owned).to_vec()), ..train() }
+}
+
+#[test]
+fn a_reward_function_with_hosts_has_a_pod_of_its_own() {
+    let (request, options) = (judged(), options());
+    let of = plan(&request, &options, StoreAccess::Owned);
+    assert!(of.has_reward_pod());
+    snapshot("judged-train-job", &job(&of).unwrap());
+    snapshot("reward-job", &reward_job(&of, &owner()));
+    snapshot("reward-service", &reward_service(&of, &owner()));
+    snapshot("reward-policy", &reward_policy(&of, &owner()));
+    snapshot("reward-secret", &reward_secret(&of, &owner(), &Secret::new(TOKEN)));
+    let none = train();
+    assert!(!plan(&none, &options, StoreAccess::Owned).has_reward_pod());
+    assert_ne!(spec_hash(&request), spec_hash(&none), "other hosts are another job");
+    let full = Request { resources: large(), ..judged() };
+    let full_options = full_options();
+    let pod = reward_job(&plan(&full, &full_options, StoreAccess::Owned), &owner()).spec.unwrap().template;
+    let annotations = pod.metadata.unwrap().annotations.unwrap();
+    assert_eq!(annotations["eks.amazonaws.com/skip-containers"], "reward");
+    let pod = pod.spec.unwrap();
+    assert_eq!(
+        (&pod.service_account_name, pod.init_containers.as_ref()),
+        (&None, None),
+        "it is nobody, and fetches nothing"
+    );
+    assert!(!serde_json::to_string(&pod).unwrap().contains("nvidia.com"), "it needs no GPU");
+    assert!(pod.volumes.iter().flatten().all(|volume| volume.persistent_volume_claim.is_none()));
+}
+
+#[test]
+fn the_policy_lets_out_to_nothing_but_dns_and_what_is_declared() {
+    let (request, options) = (judged(), options());
+    let policy = reward_policy(&plan(&request, &options, StoreAccess::Owned), &owner()).spec.unwrap();
+    let out: Vec<String> = policy
+        .egress
+        .iter()
+        .flatten()
+        .flat_map(|rule| rule.to.iter().flatten())
+        .filter_map(|peer| Some(peer.ip_block.as_ref()?.cidr.clone()))
+        .collect();
+    assert_eq!(out, ["192.0.2.7/32", "198.51.100.0/24", "0.0.0.0/0", "2001:db8::/32"], "no metadata, no name");
+    let text = serde_json::to_string(&policy).unwrap();
+    assert!(text.contains(r#"{"cidr":"0.0.0.0/0","except":["169.254.169.254/32"]}"#), "{text}");
+    let pods = [job(&plan(&request, &options, StoreAccess::Owned)).unwrap()]
+        .into_iter()
+        .chain([reward_job(&plan(&request, &options, StoreAccess::Owned), &owner())])
+        .map(|job| job.spec.unwrap().template.metadata.unwrap().labels.unwrap());
+    let selector = policy.pod_selector.unwrap().match_labels.unwrap();
+    let chosen: Vec<bool> =
+        pods.map(|labels| selector.iter().all(|(key, value)| labels.get(key) == Some(value))).collect();
+    assert_eq!(chosen, [false, true], "the trainer is not held by it");
+}
+
 #[test]
 fn every_resource_and_option_has_its_place() {
     let request = Request { resources: large(), ..train() };
@@ -170,7 +229,14 @@ fn pods() -> Vec<PodSpec> {
                 let alone = Request { reward_worker: false, secrets: BTreeMap::new(), ..train.clone() };
                 let serve = Request { resources, ..serve() };
                 let of = |request| plan(request, &options, access.clone());
-                let jobs = [job(&of(&train)), job(&of(&alone)), Some(question(&of(&serve), &["check"]))];
+                let judged = Request { resources: train.resources.clone(), ..judged() };
+                let jobs = [
+                    job(&of(&judged)),
+                    Some(reward_job(&of(&judged), &owner())),
+                    job(&of(&train)),
+                    job(&of(&alone)),
+                    Some(question(&of(&serve), &["check"])),
+                ];
                 pods.extend(jobs.into_iter().flatten().map(|job| job.spec.unwrap().template.spec.unwrap()));
                 pods.push(deployment(&of(&serve)).unwrap().spec.unwrap().template.spec.unwrap());
             }
@@ -219,8 +285,10 @@ fn the_reward_worker_sees_the_program_and_nothing_else() {
     for pod in pods() {
         let Some(worker) = containers(&pod).find(|container| container.name == REWARD) else { continue };
         let mounts: Vec<&str> = worker.volume_mounts.iter().flatten().map(|mount| mount.mount_path.as_str()).collect();
-        assert_eq!(mounts, ["/program", "/worker", "/tmp"]);
-        assert!(worker.volume_mounts.as_ref().unwrap()[0].read_only == Some(true));
+        let beside = mounts == ["/program", "/worker", "/tmp"];
+        assert!(beside || mounts == ["/program", "/etc/training-gym/reward", "/tmp"], "{mounts:?}");
+        let read_only = worker.volume_mounts.as_ref().unwrap()[usize::from(!beside)].read_only;
+        assert_eq!(read_only, Some(true));
         assert_eq!(worker.env_from, None);
         let names: Vec<&str> = worker.env.iter().flatten().map(|variable| variable.name.as_str()).collect();
         assert_eq!(names, ["HOME", "TMPDIR"]);
@@ -234,7 +302,7 @@ fn the_reward_worker_sees_the_program_and_nothing_else() {
 #[test]
 fn no_secret_is_in_anything_but_a_secret() {
     for options in [options(), full_options()] {
-        for request in [train(), serve()] {
+        for request in [train(), judged(), serve()] {
             let plan = plan(&request, &options, StoreAccess::Owned);
             let objects = [
                 serde_json::to_string(&job(&plan)),
@@ -242,6 +310,8 @@ fn no_secret_is_in_anything_but_a_secret() {
                 serde_json::to_string(&service(&plan, &owner())),
                 serde_json::to_string(&config_map(&plan, &owner())),
                 serde_json::to_string(&asked(&request)),
+                serde_json::to_string(&reward_job(&plan, &owner())),
+                serde_json::to_string(&reward_policy(&plan, &owner())),
             ];
             for object in objects {
                 assert!(!object.unwrap().contains(TOKEN));

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{Container, PodTemplateSpec};
 use training_gym_core::record::Cause;
 
 use super::pod::{self, Mount, PROGRAM_FOLDER, SOCKETS, SPEC_FILE, Size};
+use super::reward::TOKEN_FILE;
 use super::{CHECKER, FETCHER, Plan, REWARD, TRAINER};
 use crate::backend::Workload;
 
@@ -22,7 +23,9 @@ const QUESTION_TTL: i32 = 600;
 /// The Job of a training run, suspended: its Secrets come first. `None` for another workload.
 pub(crate) fn job(plan: &Plan<'_>) -> Option<Job> {
     let Workload::Train { run_id, .. } = &plan.request.workload else { return None };
-    let worker = plan.request.reward_worker;
+    let apart = plan.has_reward_pod();
+    let worker = plan.request.reward_worker && !apart;
+    let reward_address = plan.reward_address();
     let mut fetch = vec!["fetch", "--store", plan.store, "--run", run_id.as_str()];
     let mut mounts = vec![Mount::Work, Mount::Models { read_only: false }];
     if worker {
@@ -38,6 +41,10 @@ pub(crate) fn job(plan: &Plan<'_>) -> Option<Job> {
     if worker {
         train.extend(["--reward-sockets", SOCKETS]);
         mounts.push(Mount::Sockets);
+    }
+    if apart {
+        train.extend(["--reward-address", &reward_address, "--reward-token-file", TOKEN_FILE]);
+        mounts.push(Mount::RewardToken);
     }
     let mut trainer = pod::container(plan, TRAINER, &train, &mounts, Size::Asked);
     pod::open_store(plan, &mut trainer);

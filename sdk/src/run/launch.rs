@@ -148,6 +148,7 @@ impl TrainLaunch {
                 labels: BTreeMap::from([(status::ATTEMPTS_BEFORE.to_owned(), attempts.to_string())]),
                 resources,
                 reward_worker: run.spec().reward.is_some(),
+                reward_egress: run.spec().reward.as_ref().map(|reward| reward.egress.clone()).unwrap_or_default(),
                 if_existing: IfExisting::Adopt,
                 ..Request::new(Workload::Train {
                     run_id: run.training_run_id().clone(),

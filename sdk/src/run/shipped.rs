@@ -4,7 +4,7 @@
 use training_gym_core::spec::Egress;
 
 use super::Error;
-use crate::config::{self, Problem, Recipe};
+use crate::config::{self, Destination, Problem, Recipe};
 use crate::program::{self, Program, abi::Image};
 
 /// Whether `program` runs on `image`, and whether a pod has what `recipe` declares for its reward.
@@ -26,13 +26,16 @@ fn not_in_a_pod(recipe: &Recipe) -> Vec<Problem> {
         problems.push(Problem { field, value: Some(value), bound, remedy });
     };
     if let Some(Egress::Declared(hosts)) = &recipe.reward_egress {
-        refuse(
-            "reward_egress",
-            hosts.join(" "),
-            "on a cluster a reward function has no network: its container shares the trainer's, and a pod of its own for \
-             it is not made yet",
-            "leave it unset, ask the judge in the evaluation instead, or train on this machine",
-        );
+        for host in hosts.iter().filter(|host| Destination::parse(host).is_none()) {
+            refuse(
+                "reward_egress",
+                host.clone(),
+                "on a cluster a NetworkPolicy keeps the reward function to its hosts, and it knows addresses alone: those \
+                 of a name may be others tomorrow",
+                "name the host's addresses, such as `192.0.2.7:443` or `192.0.2.0/24:443`, or `0.0.0.0/0:443` for every \
+                 host; the program still asks for it by name",
+            );
+        }
     }
     if let Some(files) = recipe.reward_files.as_ref().filter(|files| !files.is_empty()) {
         refuse(
@@ -53,12 +56,13 @@ mod tests {
     fn what_a_pod_does_not_have_is_refused_by_name() {
         assert!(not_in_a_pod(&Recipe::default()).is_empty());
         let recipe = Recipe {
-            reward_egress: Some(Egress::Declared(vec!["judge.example.org:443".to_owned()])),
+            reward_egress: Some(Egress::Declared(vec!["192.0.2.7:443".to_owned(), "judge.example.org:443".to_owned()])),
             reward_files: Some(vec!["/data/answers".into()]),
             ..Recipe::default()
         };
         let text: Vec<String> = not_in_a_pod(&recipe).iter().map(ToString::to_string).collect();
         assert!(text[0].contains("recipe.reward_egress") && text[0].contains("judge.example.org:443"), "{text:?}");
+        assert!(text[0].contains("0.0.0.0/0:443") && text.len() == 2, "{text:?}");
         assert!(text[1].contains("recipe.reward_files") && text[1].contains("include_str!"), "{text:?}");
         let none = Recipe { reward_egress: Some(Egress::None), reward_files: Some(Vec::new()), ..Recipe::default() };
         assert!(not_in_a_pod(&none).is_empty());

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use training_gym::config::LrDecayStyle;
+use training_gym::config::{Egress, LrDecayStyle};
 use training_gym::prelude::*;
 use training_gym_tests::escapes;
 
@@ -48,6 +48,7 @@ fn escape(mood: &str, sample: &mut Sample) {
         "ordinary" => all(escapes::ordinary()),
         "kill" => said(escapes::kill_parent()),
         "leave" => said(escapes::leave_behind(sample.metadata["marker"].as_str().unwrap_or_default())),
+        "connect" => said(escapes::connect_to(sample.metadata["address"].as_str().unwrap_or_default())),
         "files" => said(escapes::exhaust_files()),
         "answers" => said(escapes::read_all(sample.metadata["answers"].as_str().unwrap_or_default())),
         _ => return,
@@ -198,6 +199,9 @@ struct Arguments {
     /// A file that the reward function may read
     #[arg(long)]
     reward_file: Vec<PathBuf>,
+    /// A host that the reward function may reach
+    #[arg(long)]
+    reward_egress: Vec<String>,
     /// Evaluate every so many steps, on the same problems asked in other words
     #[arg(long)]
     eval_interval: Option<u64>,
@@ -266,6 +270,7 @@ async fn main() -> anyhow::Result<()> {
         max_ungraded_fraction: Some(arguments.max_ungraded_fraction),
         reward_timeout: Some(Duration::from_secs(3)),
         reward_files: (!arguments.reward_file.is_empty()).then(|| arguments.reward_file.clone()),
+        reward_egress: (!arguments.reward_egress.is_empty()).then(|| Egress::Declared(arguments.reward_egress.clone())),
         custom_rm_function: (arguments.reward != Reward::None).then_some(MOODY),
         custom_reward_post_process_function: (arguments.reward == Reward::Doubled).then_some(DOUBLED),
         opd: arguments.co_resident().or_else(|| teacher.as_ref().map(Opd::from)),

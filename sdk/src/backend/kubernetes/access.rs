@@ -9,10 +9,11 @@ use super::error::ClusterError;
 
 /// Group, resource (with its subresource), verbs: all that this backend does, and nothing else.
 /// `images/manifests/base/rbac.yaml` grants it.
-pub(crate) const NEEDED: [(&str, &str, &[&str]); 9] = [
+pub(crate) const NEEDED: [(&str, &str, &[&str]); 10] = [
     ("batch", "jobs", &["get", "list", "create", "patch", "delete"]),
     ("apps", "deployments", &["get", "list", "create", "patch", "delete"]),
     ("", "services", &["list", "create", "patch", "delete"]),
+    ("networking.k8s.io", "networkpolicies", &["list", "create", "patch", "delete"]),
     ("", "secrets", &["get", "list", "create", "patch", "delete"]),
     ("", "configmaps", &["list", "create", "patch", "delete"]),
     ("", "pods", &["list", "delete"]),

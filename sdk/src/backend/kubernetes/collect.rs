@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::Job as ClusterJob;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use training_gym_core::record::keys;
 use training_gym_core::store;
 
@@ -13,7 +14,7 @@ use super::client::Kind;
 use super::error::ClusterError;
 use super::look::{Owner, now, seconds};
 use crate::backend::{Error, Orphan, Workload};
-use crate::manifest::{APP, CANCELLED, MANAGED_BY, RUN, US};
+use crate::manifest::{APP, CANCELLED, COMPONENT, MANAGED_BY, REWARD, RUN, US};
 
 /// A submission that was cut short is finished by the next, or is nobody's after this.
 const CUT_SHORT: f64 = 600.0;
@@ -21,7 +22,7 @@ const CUT_SHORT: f64 = 600.0;
 impl KubernetesBackend {
     pub(super) async fn find_orphans(&self) -> Result<Vec<Orphan>, Error> {
         let ours = format!("{MANAGED_BY}={US}");
-        let jobs = self.cluster().list::<ClusterJob>(&ours).await?;
+        let jobs = self.cluster().list::<ClusterJob>(&format!("{ours},{COMPONENT}!={REWARD}")).await?;
         let deployments = self.cluster().list::<Deployment>(&ours).await?;
         let owners = jobs.iter().map(|job| &job.metadata).chain(deployments.iter().map(|one| &one.metadata));
         let live: BTreeSet<String> = owners.filter_map(|meta| meta.uid.clone()).collect();
@@ -42,6 +43,8 @@ impl KubernetesBackend {
                 orphans.push(orphan::<Deployment>(owner.name(), "its launch was cut short".to_owned()));
             }
         }
+        self.ownerless::<ClusterJob>(&format!("{ours},{COMPONENT}={REWARD}"), &live, &mut orphans).await?;
+        self.ownerless::<NetworkPolicy>(&ours, &live, &mut orphans).await?;
         self.ownerless::<Secret>(&ours, &live, &mut orphans).await?;
         self.ownerless::<ConfigMap>(&ours, &live, &mut orphans).await?;
         self.ownerless::<Service>(&ours, &live, &mut orphans).await?;
@@ -99,6 +102,7 @@ impl KubernetesBackend {
             "job" => cluster.delete::<ClusterJob>(name, None, None).await?,
             "deployment" => cluster.delete::<Deployment>(name, None, None).await?,
             "secret" => cluster.delete::<Secret>(name, None, None).await?,
+            "networkpolicy" => cluster.delete::<NetworkPolicy>(name, None, None).await?,
             "ConfigMap" => cluster.delete::<ConfigMap>(name, None, None).await?,
             _ => cluster.delete::<Service>(name, None, None).await?,
         };

@@ -15,8 +15,8 @@ use super::why;
 use crate::backend::explain::{Evidence, explain};
 use crate::backend::{Error, Exit, Job, JobId, JobState, Workload};
 use crate::manifest::{
-    APP, ASKED, CANCELLED, COMPLETE, FETCHER, ID, JOB, LABELS, MANAGED_BY, RUN, SERVER, SPEC_HASH, SUBMITTED, TRAINER,
-    US, owned_by, slug,
+    APP, ASKED, CANCELLED, COMPLETE, COMPONENT, FETCHER, ID, JOB, LABELS, MANAGED_BY, REWARD, RUN, SERVER, SPEC_HASH,
+    SUBMITTED, TRAINER, US, owned_by, slug,
 };
 
 /// Starts of a server that ended each time, after which it counts as ended.
@@ -186,7 +186,7 @@ impl KubernetesBackend {
 
     pub(super) async fn look_at_all(&self) -> Result<Vec<Job>, Error> {
         let ours = |kind: &str| format!("{MANAGED_BY}={US},{kind}");
-        let jobs = self.cluster().list::<ClusterJob>(&ours(RUN)).await?;
+        let jobs = self.cluster().list::<ClusterJob>(&format!("{},{COMPONENT}!={REWARD}", ours(RUN))).await?;
         let deployments = self.cluster().list::<Deployment>(&ours(APP)).await?;
         let pods = self.cluster().list::<Pod>(&format!("{MANAGED_BY}={US}")).await?;
         let jobs = jobs.into_iter().map(|job| Owner::Train(Box::new(job)));

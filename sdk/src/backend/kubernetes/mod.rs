@@ -24,6 +24,7 @@ mod error;
 mod forward;
 mod logs;
 mod look;
+mod reward;
 mod seam;
 mod stop;
 mod submit;

@@ -46,7 +46,11 @@ impl KubernetesBackend {
                 }
             }
         }
-        self.until_gone(&owner, grace).await
+        self.until_gone(&owner, grace).await?;
+        if matches!(owner, Owner::Train(_)) {
+            self.end_reward_pod(&owner).await?;
+        }
+        Ok(())
     }
 
     /// Waits for the pods to end; those that do not are killed.

@@ -16,8 +16,8 @@ use crate::backend::{Error, HUB_TOKEN, IfExisting, JobId, Request, Submitted};
 use crate::manifest::{self, COMPLETE, Plan};
 
 /// How long objects that are removed may take to go, beyond their own grace.
-const GONE: Duration = Duration::from_secs(180);
-const PAUSE: Duration = Duration::from_millis(500);
+pub(super) const GONE: Duration = Duration::from_secs(180);
+pub(super) const PAUSE: Duration = Duration::from_millis(500);
 /// Others may submit and remove the same meanwhile; this often they may be faster.
 const ROUNDS: usize = 8;
 
@@ -97,6 +97,9 @@ impl KubernetesBackend {
         }
         if let Some(map) = manifest::config_map(plan, &reference) {
             self.cluster().apply::<core::ConfigMap>(&name, &map).await?;
+        }
+        if plan.has_reward_pod() {
+            self.make_reward_pod(plan, &reference).await?;
         }
         let complete = json!({ COMPLETE: "true" });
         let gone =

@@ -6,8 +6,8 @@ use std::time::Duration;
 use training_gym_core::spec::Egress;
 
 use super::{at_least_1, number};
-use crate::config::Recipe;
 use crate::config::ledger::{Field, Ledger, field};
+use crate::config::{Destination, Recipe};
 
 /// A reward, but for the program it is in.
 pub(in crate::config) struct Reward {
@@ -76,8 +76,8 @@ pub(super) fn reward(ledger: &mut Ledger<'_>) -> Option<Reward> {
 /// Which network the reward may use; what it says of hosts is checked, as a policy is made of them.
 fn egress(ledger: &mut Ledger<'_>) -> Egress {
     const RULE: (&str, &str) = (
-        "a host is a name or an address, with `:port` where one is meant",
-        "write it like `judge.example.org:443`, without a scheme or a path",
+        "a host is a name, an address or a network, with `:port` where one is meant",
+        "write it like `judge.example.org:443` or `192.0.2.0/24:443`, without a scheme or a path",
     );
     let shown = Field {
         name: "reward_egress",
@@ -100,10 +100,10 @@ fn egress(ledger: &mut Ledger<'_>) -> Egress {
     egress
 }
 
-/// Whether a text is `name`, `name:port`, an IPv4 address with or without a port, or an IPv6 one.
+/// Whether a text is `name`, `name:port`, or a network with or without a port.
 fn is_host(text: &str) -> bool {
-    if text.parse::<std::net::IpAddr>().is_ok() || text.parse::<std::net::SocketAddr>().is_ok() {
-        return true;
+    if let Some(network) = Destination::parse(text) {
+        return !network.is_metadata();
     }
     let (name, port) = text.split_once(':').map_or((text, None), |(name, port)| (name, Some(port)));
     let label = |label: &str| {
