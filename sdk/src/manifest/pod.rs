@@ -2,7 +2,7 @@
 //!
 //! | volume | holds | seen by |
 //! |---|---|---|
-//! | `work` at `/work`, `tmp` at `/work/tmp` | the job's working folder, which is `HOME`; temporary files | fetcher, trainer, server |
+//! | `work` at `/job`, `tmp` at `/job/tmp` | the job's working folder, which is `HOME`; temporary files | fetcher, trainer, server |
 //! | `models` at `/models` | the model; a claim where the options name one | fetcher; trainer and server read |
 //! | `program` at `/program` | the person's program | fetcher; the reward worker reads |
 //! | `worker` at `/worker` | sockets between trainer and reward worker | those two |
@@ -70,7 +70,7 @@ impl Mount {
             ..VolumeMount::default()
         };
         match self {
-            Self::Work => vec![at("work", "/work", false), at("tmp", "/work/tmp", false)],
+            Self::Work => vec![at("work", "/job", false), at("tmp", "/job/tmp", false)],
             Self::Models { read_only } => vec![at("models", "/models", read_only)],
             Self::Program { read_only } => vec![at("program", PROGRAM_FOLDER, read_only)],
             Self::Sockets => vec![at("worker", SOCKETS, false)],
@@ -105,7 +105,7 @@ pub(super) enum Size {
 /// A container that runs `gym-runtime`.
 pub(super) fn container(plan: &Plan<'_>, name: &str, arguments: &[&str], mounts: &[Mount], size: Size) -> Container {
     let work = mounts.iter().any(|mount| matches!(mount, Mount::Work));
-    let (home, tmp) = if work { ("/work", "/work/tmp") } else { ("/tmp", "/tmp") };
+    let (home, tmp) = if work { ("/job", "/job/tmp") } else { ("/tmp", "/tmp") };
     Container {
         name: name.to_owned(),
         image: Some(plan.image.to_owned()),
