@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::shell::{output, root, run};
 
 /// Root, and the user of the pods, who owns nothing.
-const USERS: &str = "root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/work:/sbin/nologin\n";
+const USERS: &str = "root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/job:/sbin/nologin\n";
 const GROUPS: &str = "root:x:0:\nnonroot:x:65532:\n";
 
 /// Fills `context` with `base/`, `libtorch/` and `program/`.
