@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
-use k8s_openapi::api::core::v1::{ContainerPort, Probe, Secret, Service, ServicePort, ServiceSpec, TCPSocketAction};
+use k8s_openapi::api::core::v1::{ContainerPort, Probe, Secret, Service, TCPSocketAction};
 use k8s_openapi::api::networking::v1::{
     IPBlock, NetworkPolicy, NetworkPolicyEgressRule, NetworkPolicyIngressRule, NetworkPolicyPeer, NetworkPolicyPort,
     NetworkPolicySpec,
@@ -19,6 +19,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use training_gym_core::spec::Egress;
 
 use super::pod::{self, Mount, PROGRAM_FOLDER, Size};
+use super::service::address;
 use super::{COMPONENT, JOB, Plan, REWARD};
 use crate::backend::{Request, Resources};
 use crate::config::Destination;
@@ -108,21 +109,7 @@ pub(crate) fn reward_job(plan: &Plan<'_>, owner: &OwnerReference) -> Job {
 
 /// The address that stays while its pod is replaced.
 pub(crate) fn reward_service(plan: &Plan<'_>, owner: &OwnerReference) -> Service {
-    Service {
-        metadata: plan.owned_meta(plan.reward_name(), owner),
-        spec: Some(ServiceSpec {
-            ports: Some(vec![ServicePort {
-                name: Some(PORT_NAME.to_owned()),
-                port: i32::from(PORT),
-                target_port: Some(IntOrString::String(PORT_NAME.to_owned())),
-                ..ServicePort::default()
-            }]),
-            selector: Some(selector(plan)),
-            type_: Some("ClusterIP".to_owned()),
-            ..ServiceSpec::default()
-        }),
-        status: None,
-    }
+    address(plan.owned_meta(plan.reward_name(), owner), PORT_NAME, PORT, selector(plan))
 }
 
 /// The token that the trainer shows it: neither sees another Secret by it.

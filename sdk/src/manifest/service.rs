@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentSpec, DeploymentStrategy};
 use k8s_openapi::api::core::v1::{ContainerPort, HTTPGetAction, Probe, Service, ServicePort, ServiceSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::pod::{self, Mount, SPEC_FILE, Size};
@@ -66,16 +66,21 @@ pub(crate) fn deployment(plan: &Plan<'_>) -> Option<Deployment> {
 
 /// The address that stays while pods come and go.
 pub(crate) fn service(plan: &Plan<'_>, owner: &OwnerReference) -> Service {
+    address(plan.owned_meta(plan.name(), owner), PORT_NAME, PORT, selector(plan))
+}
+
+/// An address within the cluster of the pods that `selector` finds.
+pub(super) fn address(metadata: ObjectMeta, name: &str, port: u16, selector: BTreeMap<String, String>) -> Service {
     Service {
-        metadata: plan.owned_meta(plan.name(), owner),
+        metadata,
         spec: Some(ServiceSpec {
             ports: Some(vec![ServicePort {
-                name: Some(PORT_NAME.to_owned()),
-                port: i32::from(PORT),
-                target_port: Some(IntOrString::String(PORT_NAME.to_owned())),
+                name: Some(name.to_owned()),
+                port: i32::from(port),
+                target_port: Some(IntOrString::String(name.to_owned())),
                 ..ServicePort::default()
             }]),
-            selector: Some(selector(plan)),
+            selector: Some(selector),
             type_: Some("ClusterIP".to_owned()),
             ..ServiceSpec::default()
         }),
