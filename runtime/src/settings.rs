@@ -35,7 +35,7 @@ pub enum Role {
         #[arg(long, value_name = "HOST:PORT", conflicts_with = "reward_sockets", requires = "reward_token_file")]
         reward_address: Option<String>,
         /// The token of that one
-        #[arg(long, value_name = "FILE", requires = "reward_address")]
+        #[arg(long, value_name = "FILE", requires = "reward_address", conflicts_with = "reward_sockets")]
         reward_token_file: Option<PathBuf>,
     },
     /// Bring a job's model and program to this machine, before it starts
@@ -121,7 +121,7 @@ pub struct RewardWorkerOptions {
     #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "sockets", requires = "token_file")]
     pub listen: Option<String>,
     /// File of that token
-    #[arg(long, value_name = "FILE", requires = "listen")]
+    #[arg(long, value_name = "FILE", requires = "listen", conflicts_with = "sockets")]
     pub token_file: Option<PathBuf>,
     /// Folder the workers may write to [default: one in the folder for temporary files]
     #[arg(long)]

@@ -40,7 +40,7 @@
 //! | [`doctor`] | what is in order and what is not, before anything runs: one table with remedies |
 //! | [`error`] | one error for a whole program |
 //! | [`prelude`] | the names a program needs |
-//! | [`spec`], [`record`], [`sample`], [`ids`], [`wire`], [`store`], [`checkpoint`], [`worker`], [`splitmix`] | the ground floor that SDK and runtime share |
+//! | [`spec`], [`record`], [`sample`], [`ids`], [`wire`], [`store`], [`checkpoint`], [`stored`], [`worker`], [`health`], [`splitmix`] | the ground floor that SDK and runtime share |
 //! | [`external`] | what public signatures take from other crates |
 //!
 //! Every type in a public signature has a name under `training_gym`: a program needs no other crate
@@ -87,7 +87,7 @@ pub mod scorers;
 /// Files from a Hugging Face hub, through the cache that Python's client shares.
 pub use training_gym_hub as hub;
 
-pub use training_gym_core::{checkpoint, ids, record, sample, spec, splitmix, store, wire, worker};
+pub use training_gym_core::{checkpoint, health, ids, record, sample, spec, splitmix, store, stored, wire, worker};
 
 /// What public signatures take from other crates, under the very versions that are used here.
 pub mod external {

@@ -3,5 +3,7 @@
 
 pub mod escapes;
 pub mod fixture;
+#[path = "../../runtime/tests/serve/held.rs"]
+pub mod held;
 pub mod house;
 pub mod programs;

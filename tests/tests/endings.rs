@@ -1,11 +1,10 @@
 //! Ends of a run that are neither success nor a crash: nothing to learn from, another attempt that
 //! took over, and a request to stop before anything was loaded.
 
-use std::os::unix::fs::OpenOptionsExt;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use training_gym_tests::held::Held;
 use training_gym_tests::house::{House, fail, signal, start, succeed, wait_for};
 
 #[test]
@@ -58,18 +57,10 @@ fn an_attempt_that_another_superseded_ends_and_leaves_the_run_alone() -> Result<
 fn a_trainer_that_is_asked_to_stop_while_it_loads_ends_at_once() -> Result<()> {
     let house = House::new(&["fine"; 4])?;
     succeed(house.person("home").args(["--steps", "1", "--run-id", "early"]))?;
-    // A pipe in the place of a file: whoever reads it waits, as for a disk that does not answer.
-    let tokenizer = house.path("student/tokenizer.json");
-    std::fs::remove_file(&tokenizer)?;
-    assert!(Command::new("mkfifo").arg(&tokenizer).status()?.success());
+    // Whoever reads it waits, as for a disk that does not answer.
+    let tokenizer = Held::new(&house.path("student/tokenizer.json"))?;
     let mut trainer = start(&mut house.trainer("home", "early"))?;
-    let mut pipe = None;
-    wait_for("the trainer to load its model", || {
-        let mut options = std::fs::OpenOptions::new();
-        // There is no writer's end while nobody reads.
-        pipe = options.write(true).custom_flags(libc::O_NONBLOCK).open(&tokenizer).ok();
-        pipe.is_some()
-    });
+    wait_for("the trainer to load its model", || tokenizer.is_waited_for());
     let asked = Instant::now();
     signal(i32::try_from(trainer.id())?, libc::SIGTERM);
     assert_eq!(trainer.wait()?.code(), Some(143));

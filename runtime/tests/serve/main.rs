@@ -4,6 +4,7 @@
 #[path = "../byte_tokenizer/mod.rs"]
 mod byte_tokenizer;
 mod engine_limits;
+pub mod held;
 mod openai;
 mod process;
 mod server;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::held::Held;
 use crate::server::{Certainty, TOKEN, write_model};
 
 fn spec(folder: &Path, port: u16) -> Value {
@@ -90,17 +91,11 @@ async fn the_program_says_when_it_answers_and_ends_on_sigterm() {
     drop(stream);
 }
 
-/// A named pipe in place of a file: whoever reads it waits. Returns once somebody does.
-async fn opened_pipe(child: &mut Child, path: &Path) -> std::fs::File {
-    use std::os::unix::fs::OpenOptionsExt;
+/// Returns once somebody waits for the file.
+async fn waited_for(child: &mut Child, file: &Held) {
     let until = Instant::now() + Duration::from_secs(60);
-    loop {
-        // It has no writer's end while nobody reads.
-        let mut options = std::fs::OpenOptions::new();
-        if let Ok(pipe) = options.write(true).custom_flags(libc::O_NONBLOCK).open(path) {
-            return pipe;
-        }
-        assert!(child.try_wait().unwrap().is_none() && Instant::now() < until, "nobody reads {}", path.display());
+    while !file.is_waited_for() {
+        assert!(child.try_wait().unwrap().is_none() && Instant::now() < until, "nobody reads {file:?}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -110,11 +105,10 @@ async fn sigterm_while_the_model_loads_ends_it_at_once() {
     let folder = tempfile::tempdir().unwrap();
     write_model(folder.path(), Certainty::Strong);
     std::fs::write(folder.path().join("token"), format!("{TOKEN}\n")).unwrap();
-    let path = folder.path().join("tokenizer.json");
-    std::fs::remove_file(&path).unwrap();
-    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    // Whoever reads it waits, as for a disk that does not answer.
+    let tokenizer = Held::new(&folder.path().join("tokenizer.json")).unwrap();
     let mut child = start(folder.path(), &spec(folder.path(), 0));
-    let pipe = opened_pipe(&mut child, &path).await;
+    waited_for(&mut child, &tokenizer).await;
     let asked = Instant::now();
     let pid = child.id().to_string();
     assert!(Command::new("kill").args(["-TERM", pid.as_str()]).status().unwrap().success());
@@ -122,5 +116,5 @@ async fn sigterm_while_the_model_loads_ends_it_at_once() {
     assert_eq!(code, Some(0), "{log}");
     assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
     assert!(!folder.path().join("ready.json").exists());
-    drop(pipe);
+    drop(tokenizer);
 }
