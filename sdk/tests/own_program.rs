@@ -3,7 +3,7 @@
 
 mod support;
 
-use support::Home;
+use support::{Home, rows};
 use training_gym::prelude::*;
 use training_gym::run::{Error, RunState};
 use training_gym_core::ids::ContentHash;
@@ -11,13 +11,6 @@ use training_gym_core::ids::ContentHash;
 #[training_gym::reward]
 async fn exact(sample: &mut Sample) -> Result<f64, RewardError> {
     Ok(if sample.response == sample.label { 1.0 } else { 0.0 })
-}
-
-fn rows(home: &Home, name: &str, problems: &[&str]) -> HuggingFaceDataset {
-    let path = home.path().join(name);
-    let lines = problems.iter().map(|problem| format!("{{\"prompt\": \"{problem}\", \"label\": 4}}\n"));
-    std::fs::write(&path, lines.collect::<String>()).unwrap();
-    HuggingFaceDataset::file(path).input_key("prompt").label_key("label")
 }
 
 fn config(home: &Home, scene: &str) -> TrainConfig {

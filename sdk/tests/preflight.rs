@@ -2,19 +2,11 @@
 
 mod support;
 
-use support::Home;
+use support::{Home, rows};
 use training_gym::backend::Resources;
 use training_gym::config::{Opd, Recipe, TrainConfig};
-use training_gym::dataset::HuggingFaceDataset;
 use training_gym::doctor::{Finding, Outcome, Report};
 use training_gym::hub::{Hub, HubOptions};
-
-fn rows(home: &Home, name: &str, problems: &[&str]) -> HuggingFaceDataset {
-    let path = home.path().join(name);
-    let lines = problems.iter().map(|problem| serde_json::json!({"prompt": problem, "label": 4}).to_string() + "\n");
-    std::fs::write(&path, lines.collect::<String>()).unwrap();
-    HuggingFaceDataset::file(path).input_key("prompt").label_key("label")
-}
 
 fn config(home: &Home, scene: &str) -> TrainConfig {
     TrainConfig {

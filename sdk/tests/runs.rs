@@ -4,23 +4,15 @@ mod support;
 
 use std::time::Duration;
 
-use support::{Home, alive, wait_until};
+use support::{Home, alive, rows, wait_until};
 use training_gym::backend::Resources;
 use training_gym::config::{Environment, Opd, Recipe, TrainConfig};
-use training_gym::dataset::HuggingFaceDataset;
 use training_gym::deploy::{CustomDeployment, Endpoint};
 use training_gym::reward::{RewardError, Sample};
 use training_gym::run::{Cause, Error, RunState, TrainRun};
 use training_gym_core::spec::Dtype;
 
 const PATIENCE: Duration = Duration::from_secs(20);
-
-fn rows(home: &Home, name: &str, problems: &[&str]) -> HuggingFaceDataset {
-    let path = home.path().join(name);
-    let lines = problems.iter().map(|problem| serde_json::json!({"prompt": problem, "label": 4}).to_string() + "\n");
-    std::fs::write(&path, lines.collect::<String>()).unwrap();
-    HuggingFaceDataset::file(path).input_key("prompt").label_key("label")
-}
 
 fn config(home: &Home, scene: &str) -> TrainConfig {
     TrainConfig {

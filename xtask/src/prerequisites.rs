@@ -24,7 +24,8 @@ pub(crate) fn pip() -> Result<()> {
     Ok(())
 }
 
-fn answers(program: &str, arguments: &[&str]) -> bool {
+/// Whether a program is there and succeeds, silently.
+pub(crate) fn answers(program: &str, arguments: &[&str]) -> bool {
     Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 use training_gym_core::ids::{ContentHash, RunId};
 use training_gym_core::record::{Cause, keys};
-use training_gym_core::spec::{ModelSpec, ProgramRef, RunSpec, VersionedRunSpec};
+use training_gym_core::spec::{DistillSpec, ModelSpec, ProgramRef, RunSpec, VersionedRunSpec};
 use training_gym_core::store::{self, Store};
 use training_gym_core::stored;
 use training_gym_hub as hub;
@@ -134,8 +134,8 @@ impl Error {
 /// What is to be fetched.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wanted {
-    /// The model.
-    pub model: ModelSpec,
+    /// The models: what is trained or served, then a teacher beside it.
+    pub models: Vec<ModelSpec>,
     /// The person's program, and the folder it goes to.
     pub program: Option<(ProgramRef, PathBuf)>,
 }
@@ -177,7 +177,7 @@ async fn fetch_as(options: &FetchOptions) -> Result<(), Error> {
     let store = store::open(&options.store)?;
     let wanted = match (&options.run, &options.spec) {
         (Some(run), _) => of_run(&*store, run, options.program_folder.as_deref()).await?,
-        (None, Some(path)) => Wanted { model: settings::serve_spec(path)?.model, program: None },
+        (None, Some(path)) => Wanted { models: vec![settings::serve_spec(path)?.model], program: None },
         (None, None) => unreachable!("the command line has one of them"),
     };
     fetch(store, &wanted).await
@@ -190,7 +190,7 @@ async fn fetch_as(options: &FetchOptions) -> Result<(), Error> {
 pub async fn of_run(store: &dyn Store, run: &RunId, programs: Option<&Path>) -> Result<Wanted, Error> {
     let key = keys::spec(run);
     let object = store.get(&key).await?;
-    let VersionedRunSpec::V1(RunSpec { model, reward, .. }) =
+    let VersionedRunSpec::V1(RunSpec { model, distill, reward, .. }) =
         serde_json::from_slice(&object.bytes).map_err(|source| Error::Spec { key, source })?;
     let program = match (reward, programs) {
         (None, _) => None,
@@ -199,7 +199,12 @@ pub async fn of_run(store: &dyn Store, run: &RunId, programs: Option<&Path>) -> 
         (Some(reward), None) if !reward.egress.is_none() => None,
         (Some(_), None) => return Err(Error::NoProgramFolder { run: run.clone() }),
     };
-    Ok(Wanted { model, program })
+    Ok(Wanted { models: models(model, distill), program })
+}
+
+/// The student, and the teacher that is computed beside it.
+fn models(student: ModelSpec, distill: Option<DistillSpec>) -> Vec<ModelSpec> {
+    std::iter::once(student).chain(distill.map(|distill| distill.teacher)).collect()
 }
 
 /// Fetches it.
@@ -210,7 +215,10 @@ pub async fn fetch(store: Arc<dyn Store>, wanted: &Wanted) -> Result<(), Error> 
     if let Some((program, folder)) = &wanted.program {
         program::fetch(&*store, program, folder).await?;
     }
-    model::fetch(store, &wanted.model).await
+    for model in &wanted.models {
+        model::fetch(Arc::clone(&store), model).await?;
+    }
+    Ok(())
 }
 
 /// Hashes a file off the async threads.

@@ -2,7 +2,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use training_gym_core::checkpoint::{self, Draft, Kind};
 use training_gym_core::ids::WeightVersion;
-use training_gym_core::spec::HubRef;
+use training_gym_core::spec::{Divergence, HubRef};
 use training_gym_core::store::{FileStore, MemoryStore};
 use training_gym_core::stored::{ModelManifest, StoredModel};
 use training_gym_hub::testing::{COMMIT, FakeHub};
@@ -28,7 +28,7 @@ async fn staged(weights: &str) -> (Arc<dyn Store>, StoredModel) {
 
 fn model(folder: &Path, stored: Option<StoredModel>) -> Wanted {
     let model = ModelSpec { name: "org/tiny".to_owned(), folder: folder.to_owned(), hub: None, stored };
-    Wanted { model, program: None }
+    Wanted { models: vec![model], program: None }
 }
 
 fn names(folder: &Path) -> Vec<String> {
@@ -58,6 +58,20 @@ async fn a_stored_model_appears_whole_and_is_then_taken_as_it_is() {
     let error = fetch(other, &model(&folder, Some(place))).await.unwrap_err();
     assert!(error.to_string().contains("remove that folder") && error.to_string().contains("org/tiny"), "{error}");
     assert_eq!(error.cause(), Cause::InvalidInput);
+}
+
+#[tokio::test]
+async fn a_co_resident_teacher_is_brought_too() {
+    let (store, place) = staged("weights").await;
+    let volume = tempfile::tempdir().unwrap();
+    let of = |name: &str| model(&volume.path().join(name), Some(place.clone())).models.remove(0);
+    let divergence = Divergence::ReverseKl;
+    let distill = DistillSpec { teacher: of("teacher"), divergence, switch: None, coef: 1.0, selection: None };
+    let models = models(of("student"), Some(distill));
+    fetch(store, &Wanted { models, program: None }).await.unwrap();
+    for name in ["student", "teacher"] {
+        assert_eq!(std::fs::read(volume.path().join(name).join("model.safetensors")).unwrap(), b"weights");
+    }
 }
 
 #[tokio::test]
@@ -169,8 +183,7 @@ async fn a_hub_model_comes_at_its_commit_and_then_needs_no_hub() {
         FakeHub::serve(&[("config.json", b"{}"), ("tokenizer.json", b"{}"), ("model.safetensors", b"w")]).await;
     let folder = volume.path().join("models/name");
     let place = HubRef { repo: "org/name".to_owned(), revision: "main".to_owned(), commit: COMMIT.to_owned() };
-    let Wanted { model, .. } = model(&folder, None);
-    let model = ModelSpec { hub: Some(place.clone()), ..model };
+    let model = ModelSpec { hub: Some(place.clone()), ..model(&folder, None).models.remove(0) };
     let hub = server.hub(&cache);
     // The mount point of an empty volume may be there.
     std::fs::create_dir_all(&folder).unwrap();

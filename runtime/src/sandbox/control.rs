@@ -26,6 +26,9 @@ pub const CONTROL_SOCKET: &str = "control.sock";
 /// Bytes of a line of the protocol, at most: the worker's last twenty lines fit.
 pub(super) const LONGEST_MESSAGE: usize = 1 << 20;
 
+/// Between two attempts to reach a supervisor that is starting, or starting anew.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// What a trainer asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -109,10 +112,17 @@ pub async fn ask(
     folder: &Path,
     start: &Start,
     patience: Duration,
-    on_line: impl Fn(&str) + Send + Sync + 'static,
+    on_line: impl Fn(&str) + Clone + Send + Sync + 'static,
 ) -> Result<(Generation, PathBuf), Error> {
-    let stream = connect(&folder.join(CONTROL_SOCKET), patience).await?;
-    let (generation, socket) = converse(stream.into_split(), start, patience, on_line).await?;
+    let deadline = Instant::now() + patience;
+    let (generation, socket) = loop {
+        let stream = connect(&folder.join(CONTROL_SOCKET), deadline).await?;
+        match converse(stream.into_split(), start, patience, on_line.clone()).await {
+            // One that was ending had our connection in its queue still.
+            Err(Error::Closed) if Instant::now() < deadline => tokio::time::sleep(PAUSE).await,
+            answer => break answer?,
+        }
+    };
     let outside = || Error::Protocol(format!("the socket {} is not in its folder", socket.display()));
     let socket = inside(folder, &socket).ok_or_else(outside)?;
     Ok((generation, socket))
@@ -175,8 +185,7 @@ where
     Ok((Generation::elsewhere(ending, tail, end), socket))
 }
 
-async fn connect(path: &Path, patience: Duration) -> Result<UnixStream, Error> {
-    let deadline = Instant::now() + patience;
+async fn connect(path: &Path, deadline: Instant) -> Result<UnixStream, Error> {
     loop {
         match UnixStream::connect(path).await {
             Ok(stream) => return Ok(stream),
@@ -185,7 +194,7 @@ async fn connect(path: &Path, patience: Duration) -> Result<UnixStream, Error> {
                 return Err(Error::Absent { at, why: error.to_string(), what: "the container `reward` of the pod" });
             }
             // A sidecar that is starting, or starting anew.
-            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            Err(_) => tokio::time::sleep(PAUSE).await,
         }
     }
 }
@@ -221,6 +230,22 @@ mod tests {
         for bad in ["", "/run/other.sock", "../other.sock", "a/../../b"] {
             assert_eq!(inside(folder, Path::new(bad)), None, "{bad}");
         }
+    }
+
+    #[tokio::test]
+    async fn one_that_was_ending_is_not_the_answer_of_the_next() {
+        let folder = tempfile::tempdir().unwrap();
+        let listener = tokio::net::UnixListener::bind(folder.path().join(CONTROL_SOCKET)).unwrap();
+        let supervisor = tokio::spawn(async move {
+            drop(listener.accept().await.unwrap());
+            let (mut stream, _) = listener.accept().await.unwrap();
+            stream.write_all(b"{\"socket\":\"1.sock\"}\n").await.unwrap();
+            stream
+        });
+        let start = Start { program: ContentHash::of(b"p"), egress: Egress::None, environment: BTreeMap::new() };
+        let (_, socket) = ask(folder.path(), &start, Duration::from_secs(10), |_| {}).await.unwrap();
+        assert_eq!(socket, folder.path().join("1.sock"));
+        drop(supervisor);
     }
 
     #[tokio::test]

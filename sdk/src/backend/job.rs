@@ -85,7 +85,7 @@ impl Workload {
 /// What to do when a live job has the same id already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IfExisting {
-    /// The same workload: take it as it is. Another: [`Error::Different`].
+    /// The same workload: take it as it is. Another: [`Error::Different`](super::Error::Different).
     #[default]
     Adopt,
     /// Stop it and start anew.

@@ -140,7 +140,7 @@ fn start(layout: &Layout, component: &Component) -> Result<i32> {
     i32::try_from(child.id()).context("a process id that is none")
 }
 
-/// Where the node's program is: this very one.
-pub(crate) fn this_program() -> Result<PathBuf> {
-    std::env::current_exe().context("this program has no path")
+/// The node's program is this very one, also when a build has put another at its path meanwhile.
+pub(crate) fn this_program() -> PathBuf {
+    PathBuf::from(format!("/proc/{}/exe", std::process::id()))
 }

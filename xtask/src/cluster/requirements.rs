@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+use crate::prerequisites::answers;
 use crate::shell::run;
 
 /// A program, and the Debian package that brings it.
@@ -97,16 +98,6 @@ fn is_there(program: &str) -> bool {
     std::env::split_paths(&path)
         .chain(["/usr/sbin", "/sbin"].map(Into::into))
         .any(|folder| folder.join(program).is_file())
-}
-
-fn answers(program: &str, arguments: &[&str]) -> bool {
-    Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success())
 }
 
 /// Fails when the cluster's addresses are somebody else's already.

@@ -80,7 +80,7 @@ fn start_node(layout: &Layout) -> Result<()> {
     let log = OpenOptions::new().create(true).append(true).open(layout.log_of("node"))?;
     let mut child = Command::new("setsid")
         .args(["unshare", "--mount", "--net", "--pid", "--ipc", "--uts", "--fork", "--kill-child"])
-        .arg(node::this_program()?)
+        .arg(node::this_program())
         .args(["cluster", "node"])
         .args([&layout.state, &layout.cache])
         .stdin(Stdio::piped())

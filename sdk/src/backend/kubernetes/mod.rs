@@ -1,6 +1,6 @@
 //! Jobs on a Kubernetes cluster.
 //!
-//! A training run is a Job, a deployment a Deployment with a Service: [`crate::manifest`] makes them, in
+//! A training run is a Job, a deployment a Deployment with a Service: `crate::manifest` makes them, in
 //! pure functions. This room talks to the API server: it makes the objects, looks at them, follows
 //! logs, forwards ports, and removes what it made.
 //!

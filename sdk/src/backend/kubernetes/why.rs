@@ -83,7 +83,11 @@ pub(super) fn overdue(waiting: Option<Failure>, timeout: f64) -> Failure {
     });
     Failure {
         sentence: format!("it did not start within {timeout:.0} s: {}", failure.sentence),
-        next_step: format!("{}; `TRAINING_GYM_START_TIMEOUT` (seconds) lets it wait for longer", failure.next_step),
+        next_step: format!(
+            "{}; it keeps its place and may still start: `gym runs stop` or `gym deployments stop` takes it away, and \
+             `TRAINING_GYM_START_TIMEOUT` (seconds) lets it wait for longer",
+            failure.next_step
+        ),
         ..failure
     }
 }
