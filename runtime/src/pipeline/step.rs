@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use training_gym_core::ids::WeightVersion;
-use training_gym_core::record::{Cause, Grade, Health, RolloutRecord, StepMetrics};
+use training_gym_core::record::{Cause, Grade, Health, RolloutRecord, StepMemory, StepMetrics};
 use training_gym_core::sample::{FinishReason, Sample};
 use training_gym_core::spec::RunSpec;
 
@@ -80,7 +80,12 @@ impl Trainer {
         let mut pending = Pending::new(step, judges, self.runtime.clone());
         let drawn = self.draw(step, &recorded, &mut pending)?;
         let drawn_at = Instant::now();
-        let Some(verdicts) = self.stop.or(&self.runtime, pending.join()) else { return Ok(None) };
+        let mut memory = self.leave_device();
+        let verdicts = self.stop.or(&self.runtime, pending.join());
+        if self.updater.onload_student() {
+            self.engine.reseat(self.updater.model().share());
+        }
+        let Some(verdicts) = verdicts else { return Ok(None) };
         let (verdicts, Some(batch)) = (verdicts?, drawn) else { return Ok(None) };
         let Some(scores) = self.score(&batch, &recorded, verdicts)? else { return Ok(None) };
         let scored_at = Instant::now();
@@ -98,9 +103,27 @@ impl Trainer {
             update: scored_at.elapsed().as_secs_f64(),
             step: began.elapsed().as_secs_f64(),
         };
-        let metrics = measure(&train, &report, &advantages, &seconds);
+        let mut metrics = measure(&train, &report, &advantages, &seconds);
+        let moves = self.updater.take_moves();
+        (memory.moved_bytes, memory.move_seconds) = (moves.bytes, moves.seconds);
+        metrics.memory = (!self.spec.memory.is_none()).then_some(memory);
         check_finite(&metrics)?;
         Ok(Some(StepOutcome { metrics, records: records(&train), note: recorded.damage() }))
+    }
+
+    /// After the last token: gives up what nobody needs while scores are waited for.
+    fn leave_device(&mut self) -> StepMemory {
+        let cache_bytes = self.engine.take_cache_peak() as u64;
+        // What an idle engine gave back by itself counts where it was asked to.
+        let freed = self.spec.memory.free_cache_engine;
+        if freed {
+            self.engine.free_cache();
+        }
+        let waits = self.grader.is_some() || self.teacher.is_some();
+        if waits && self.updater.offload_student() {
+            self.engine.reseat(self.updater.model().share());
+        }
+        StepMemory { cache_bytes, cache_freed_bytes: if freed { cache_bytes } else { 0 }, ..StepMemory::default() }
     }
 
     /// Samples of a step.
@@ -174,7 +197,7 @@ impl Trainer {
         Ok(Some(scores))
     }
 
-    fn advantages(&self, batch: ScoredBatch) -> (TrainBatch, AdvantageReport) {
+    fn advantages(&mut self, batch: ScoredBatch) -> (TrainBatch, AdvantageReport) {
         let opd = self
             .spec
             .teacher
@@ -182,8 +205,10 @@ impl Trainer {
             // Likeliest tokens are learnt from in the loss itself.
             .filter(|teacher| teacher.top_k.is_none())
             .map(|teacher| OpdTerm { coef: teacher.opd_kl_coef, log_ratio_clamp: teacher.log_ratio_clamp });
-        let reference =
-            self.spec.advantage.kl_reward.as_ref().map(|_| self.updater.reference_logprobs(batch.rollouts()));
+        let reference = match self.spec.advantage.kl_reward {
+            Some(_) => Some(self.updater.reference_logprobs(batch.rollouts())),
+            None => None,
+        };
         let inputs = Inputs {
             opd: opd.as_ref(),
             n_samples_per_prompt: self.spec.rollout.n_samples_per_prompt,
@@ -258,6 +283,7 @@ fn measure(batch: &TrainBatch, report: &UpdateReport, advantages: &AdvantageRepo
         clamped_tokens: advantages.clamped,
         zero_std_groups: advantages.zero_std_groups,
         dropped_samples: advantages.dropped,
+        memory: None,
         health: Some(Health {
             reverse_kl_p95: advantages.reverse_kl_p95.or(report.log_ratio_p95),
             task_advantage: advantages.task_advantage,

@@ -164,6 +164,7 @@ pub fn resolve(launch: Resolve<'_>) -> Result<RunSpec, Error> {
         save,
         eval: shape,
         job,
+        memory,
         ..
     } = settled;
     let reward = reward.zip(program).map(|(reward, program)| RewardSpec {
@@ -210,6 +211,7 @@ pub fn resolve(launch: Resolve<'_>) -> Result<RunSpec, Error> {
         save,
         node: NodeSpec { device, dtype: job.dtype.unwrap_or(node.dtype), ..node },
         environment: job.environment,
+        memory,
         num_rollout,
         seed: job.seed,
     })

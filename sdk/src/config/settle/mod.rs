@@ -6,13 +6,16 @@
 mod cadence;
 mod engine;
 mod job;
+mod memory;
 mod rewards;
 mod rollout;
 mod score;
 mod teacher;
 mod update;
 
-use training_gym_core::spec::{AdvantageEstimator, AdvantageSpec, RolloutSpec, SaveSpec, TeacherSpec, UpdateSpec};
+use training_gym_core::spec::{
+    AdvantageEstimator, AdvantageSpec, MemorySpec, RolloutSpec, SaveSpec, TeacherSpec, UpdateSpec,
+};
 
 pub(super) use cadence::Evaluation;
 pub(super) use job::Job;
@@ -37,6 +40,7 @@ pub(super) struct Settled {
     pub(super) save: SaveSpec,
     pub(super) eval: Evaluation,
     pub(super) job: Job,
+    pub(super) memory: MemorySpec,
 }
 
 /// Sizes that several groups of fields need.
@@ -73,6 +77,7 @@ pub(super) fn settle(recipe: &Recipe, facts: &Facts) -> Settled {
     };
     let advantage = rewards::advantage(&mut ledger, sizes, &signals);
     let update = update::update(&mut ledger, sizes);
+    let memory = memory::memory(&mut ledger);
     let save = cadence::save(&mut ledger);
     let eval = cadence::evaluation(&mut ledger, facts, &rollout, (lengths.response, sizes.num_rollout));
     let evaluated = lengths.prompt.saturating_add(eval.eval_max_response_len);
@@ -109,6 +114,7 @@ pub(super) fn settle(recipe: &Recipe, facts: &Facts) -> Settled {
         save,
         eval,
         job,
+        memory,
     }
 }
 
