@@ -1,6 +1,6 @@
 //! A person's program, with switches: what the suites launch, kill, and launch again.
 //!
-//! It trains one run, prints `run ID` once launched and `checkpoint PATH` at the end.
+//! It trains one run, prints `run ID` once launched and `checkpoint URL` at the end.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -234,6 +234,7 @@ async fn main() -> anyhow::Result<()> {
     // The cluster suite names a cluster by the variables a person would use; its home is one of them.
     let gym = match std::env::var_os("TRAINING_GYM_BACKEND") {
         Some(_) => Gym::from_env()?,
+        None if std::env::var_os("TRAINING_GYM_STORE").is_some() => Gym::from_env_in(&arguments.home)?,
         None => Gym::local(&arguments.home)?,
     };
     let student = Model::folder(&arguments.student);
@@ -292,7 +293,7 @@ async fn main() -> anyhow::Result<()> {
         return Ok(());
     }
     let result = run.result().await?;
-    println!("checkpoint {}", result.checkpoints().last().path.display());
+    println!("checkpoint {}", result.checkpoints().last());
     print!("{}", result.health());
     Ok(())
 }
