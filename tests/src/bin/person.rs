@@ -3,6 +3,7 @@
 //! It trains one run, prints `run ID` once launched and `checkpoint URL` at the end.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
@@ -21,6 +22,7 @@ async fn moody(sample: &mut Sample) -> Result<f64, RewardError> {
         "hang" => std::thread::sleep(Duration::from_secs(3600)),
         "die" => std::process::abort(),
         "flat" => return Ok(1.0),
+        "chatter" => chatter(),
         _ => {}
     }
     escape(&mood, sample);
@@ -29,6 +31,14 @@ async fn moody(sample: &mut Sample) -> Result<f64, RewardError> {
     sample.score = Some(score);
     sample.metadata.insert("vowels".to_owned(), vowels.into());
     Ok(score)
+}
+
+/// Prints lines that are counted through the process's life.
+fn chatter() {
+    static PRINTED: AtomicU64 = AtomicU64::new(0);
+    for _ in 0..60 {
+        println!("chatter {} {}", PRINTED.fetch_add(1, Ordering::Relaxed), ".".repeat(200));
+    }
 }
 
 /// Tries to get out, in the way that the mood names, and leaves what came of it in the metadata.
