@@ -32,14 +32,14 @@ const OPTIONS: [&str; 6] = [
     "optimizer_offload",
     "param_offload",
 ];
-const SEQUENCES: usize = 32;
+const SEQUENCES: usize = 16;
 const PROMPT: usize = 16;
-const RESPONSE: usize = 112;
+const RESPONSE: usize = 80;
 const VOCAB: i64 = 4096;
 /// Of the tokens of a step.
 const SMALL_BATCH: usize = SEQUENCES * (PROMPT + RESPONSE) / 8;
 /// Sequences whose keys and values the bound has room for.
-const BOUNDED: u64 = 8;
+const BOUNDED: u64 = 4;
 const ROUNDS: usize = 2;
 
 fn main() {
@@ -128,10 +128,13 @@ fn child(name: &str, on: bool, device: &str) -> Value {
     let before = status("VmRSS");
     let (mut peaks, mut seconds) = ([0.0_f64; 2], [f64::INFINITY; 2]);
     let (mut cache, mut resident) = (0, 0);
-    for _ in 0..ROUNDS {
+    for round in 0..ROUNDS {
         resident = updater.resident_bytes();
         let mut batch = None;
-        measure_part(&mut peaks[0], &mut seconds[0], before, || batch = Some(drawn(&mut engine)));
+        // Of the first rollout: what an update gave back stays with the process, and counts in later ones.
+        let mut peak = 0.0;
+        measure_part(&mut peak, &mut seconds[0], before, || batch = Some(drawn(&mut engine)));
+        peaks[0] = if round == 0 { peak } else { peaks[0] };
         if memory.free_cache_engine {
             engine.free_cache();
         }
