@@ -20,6 +20,7 @@ use serde_json::{Map, Value};
 use training_gym_core::ids::WeightVersion;
 use training_gym_core::record::Grade;
 use training_gym_core::sample::{FinishReason, Prompt, Sample};
+use training_gym_core::wire::teacher::TopLogprobs;
 
 /// One prompt of a step, ready for the engine.
 #[derive(Clone, Debug, PartialEq)]
@@ -132,6 +133,9 @@ impl RolloutBatch {
             if let Some(teacher) = &score.teacher_logprobs {
                 assert_eq!(teacher.len(), rollout.response_ids.len(), "teacher of sample {}", rollout.index);
             }
+            if let Some(top) = &score.teacher_top {
+                assert_eq!(top.positions(), rollout.response_ids.len(), "teacher of sample {}", rollout.index);
+            }
         }
         ScoredBatch { batch: self, scores }
     }
@@ -151,6 +155,8 @@ pub struct Score {
     pub metadata: Map<String, Value>,
     /// log π_teacher of each response id, `[R]`; `None` without a teacher.
     pub teacher_logprobs: Option<Vec<f32>>,
+    /// The teacher's likeliest tokens at each position, `[R, k]`, where they are learnt from.
+    pub teacher_top: Option<TopLogprobs>,
 }
 
 /// A step's responses with rewards and teacher log-probabilities.

@@ -239,6 +239,7 @@ mod tests {
                 score: None,
                 metadata: serde_json::Map::new(),
                 teacher_logprobs: teacher.map(<[f32]>::to_vec),
+                teacher_top: None,
             })
             .collect();
         RolloutBatch::new(1, rollouts).scored(scores)

@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use training_gym_core::checkpoint::{self, Manifest};
 use training_gym_core::ids::{ContentHash, WeightVersion};
 use training_gym_core::record::{Cause, keys};
-use training_gym_core::spec::{AdvantageEstimator, ProgramRef, RunSpec};
+use training_gym_core::spec::{AdvantageEstimator, Divergence, ProgramRef, RunSpec};
 use training_gym_core::store::Store;
 use training_gym_core::wire::ModelInfo;
 use training_gym_core::wire::teacher::PROBE_TOKENS;
@@ -132,13 +132,7 @@ pub(super) fn prepare(
         notes.extend(said);
         teacher
     });
-    if let Some(distill) = &spec.distill {
-        let distillation = Distillation {
-            divergence: distill.divergence,
-            coef: distill.coef,
-            selection: distill.selection,
-            seed: spec.seed,
-        };
+    if let Some(distillation) = distillation(&spec, &text)? {
         let rewarded = spec.reward.is_some() && spec.advantage.estimator != AdvantageEstimator::Ignored;
         updater = updater.distilling(distillation, rewarded);
     }
@@ -188,6 +182,31 @@ pub(super) fn prepare(
         stop: stop.clone(),
     };
     Ok(Some(Prepared { trainer, publisher, cursor, notes }))
+}
+
+/// What is learnt in the loss itself: from a co-resident teacher, or from a server's likeliest tokens.
+fn distillation(spec: &RunSpec, text: &TextPipeline) -> Result<Option<Distillation>, Stop> {
+    let seed = spec.seed;
+    if let Some(distill) = &spec.distill {
+        let (divergence, coef, selection) = (distill.divergence, distill.coef, distill.selection);
+        return Ok(Some(Distillation { divergence, coef, selection, seed }));
+    }
+    let Some((teacher, top)) = spec.teacher.as_ref().and_then(|teacher| Some((teacher, teacher.top_k?))) else {
+        return Ok(None);
+    };
+    let refuse = |what: String| Err(Stop::say(Cause::InvalidInput, format!("opd.top_k: {what}")));
+    let tokens = text.tokenizer().vocab_size();
+    if top.k == 0 || top.k >= tokens {
+        return refuse(format!("k = {} must be ≥ 1 and less than the vocabulary's {tokens} tokens", top.k));
+    }
+    if !top.tail && top.divergence != Divergence::ForwardKl {
+        return refuse("without a tail only the forward KL is computed".to_owned());
+    }
+    let temperature = spec.rollout.sampling.temperature;
+    if temperature != 1.0 {
+        return refuse(format!("the teacher's tokens are those of temperature 1, the student's of {temperature}"));
+    }
+    Ok(Some(Distillation { divergence: top.divergence, coef: teacher.opd_kl_coef, selection: None, seed }))
 }
 
 /// A note, where prompts were left out.

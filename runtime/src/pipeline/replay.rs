@@ -9,6 +9,7 @@ use std::sync::Arc;
 use training_gym_core::ids::RunId;
 use training_gym_core::record::{Cause, Grade, RolloutRecord, keys};
 use training_gym_core::store::{Error, Store};
+use training_gym_core::wire::teacher::Answer;
 
 use super::failure::Stop;
 use crate::batch::Rollout;
@@ -105,9 +106,10 @@ impl Recorded {
         Some(Graded { grade: record.grade.clone(), score: record.score, metadata: record.metadata.clone() })
     }
 
-    /// Its recorded teacher log-probabilities.
-    pub(super) fn teacher_logprobs(&self, rollout: &Rollout) -> Option<Vec<f32>> {
-        self.of(rollout)?.teacher_logprobs.clone()
+    /// What the teacher is recorded to have said.
+    pub(super) fn taught(&self, rollout: &Rollout) -> Option<Answer> {
+        let record = self.of(rollout)?;
+        Some(Answer { logprobs: record.teacher_logprobs.clone()?, top: record.teacher_top.clone() })
     }
 }
 

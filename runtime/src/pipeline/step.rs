@@ -21,7 +21,7 @@ use crate::rollout::collect::{self, Draw};
 use crate::score::reward::{Graded, Grader};
 use crate::score::teacher::Teacher;
 use crate::text::TextPipeline;
-use crate::update::{self, CoTeacher, Updater};
+use crate::update::{self, CoTeacher, TeacherSignal, Updater};
 
 /// Everything a step needs, made once.
 #[derive(Debug)]
@@ -157,12 +157,18 @@ impl Trainer {
             .iter()
             .zip(all)
             .zip(rewards)
-            .map(|((rollout, graded), reward)| Score {
-                grade: graded.grade,
-                reward,
-                score: graded.score,
-                metadata: graded.metadata,
-                teacher_logprobs: taught.remove(&rollout.index).or_else(|| recorded.teacher_logprobs(rollout)),
+            .map(|((rollout, graded), reward)| {
+                let answer = taught.remove(&rollout.index).or_else(|| recorded.taught(rollout));
+                let (teacher_logprobs, teacher_top) =
+                    answer.map_or((None, None), |answer| (Some(answer.logprobs), answer.top));
+                Score {
+                    grade: graded.grade,
+                    reward,
+                    score: graded.score,
+                    metadata: graded.metadata,
+                    teacher_logprobs,
+                    teacher_top,
+                }
             })
             .collect();
         Ok(Some(scores))
@@ -173,6 +179,8 @@ impl Trainer {
             .spec
             .teacher
             .as_ref()
+            // Likeliest tokens are learnt from in the loss itself.
+            .filter(|teacher| teacher.top_k.is_none())
             .map(|teacher| OpdTerm { coef: teacher.opd_kl_coef, log_ratio_clamp: teacher.log_ratio_clamp });
         let reference =
             self.spec.advantage.kl_reward.as_ref().map(|_| self.updater.reference_logprobs(batch.rollouts()));
@@ -191,6 +199,12 @@ impl Trainer {
         let numerics = |error: update::Error| Stop::new(Cause::Numerics, &error);
         if let Some(distill) = &self.spec.distill {
             self.updater.minimise(distill.divergence_at(train.step(), self.spec.num_rollout));
+        }
+        if let Some(top) = self.spec.teacher.as_ref().and_then(|teacher| teacher.top_k) {
+            let vocab = self.updater.model().config().vocab_size as i64;
+            let signal =
+                TeacherSignal::of_server(train, top, vocab).map_err(|error| Stop::new(Cause::Teacher, &error))?;
+            return self.updater.apply_taught(train, &signal).map_err(numerics);
         }
         let Some(teacher) = &self.co_teacher else { return self.updater.apply(train).map_err(numerics) };
         let parked = self.updater.park();
@@ -296,6 +310,7 @@ fn records(batch: &TrainBatch) -> Vec<RolloutRecord> {
             response_ids: rollout.response_ids.clone(),
             rollout_logprobs: rollout.rollout_logprobs.clone(),
             teacher_logprobs: score.teacher_logprobs.clone(),
+            teacher_top: score.teacher_top.clone(),
             finish_reason: rollout.finish_reason,
             grade: score.grade.clone(),
             reward: score.reward,

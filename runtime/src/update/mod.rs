@@ -10,6 +10,7 @@
 //! | [`loss`] | policy clip, KL estimators, entropy bonus: per token |
 //! | [`head`] | the output projection and its gradient, a chunk of rows at a time |
 //! | [`divergence`], [`taught`] | whole distributions: the student's beside the teacher's |
+//! | [`top_k`] | the same where a server named its likeliest tokens only |
 //! | [`token_stats`] | what a position looks like: entropies, Jensen–Shannon |
 //! | [`selection`] | which tokens are worth learning from; `scoring`: what that is judged by |
 //! | `co_teacher`, `seat` | a teacher that shares the device, in turn with the student |
@@ -41,6 +42,7 @@ pub mod taught;
 #[cfg(test)]
 mod tests;
 pub mod token_stats;
+pub mod top_k;
 
 use std::path::Path;
 
@@ -78,7 +80,9 @@ pub struct Updater {
     seated: Option<Seated>,
 }
 
-/// What is learnt from a co-resident teacher.
+/// What is learnt from a teacher's distributions.
+///
+/// With likeliest tokens from a server, what is minimised goes with them ([`TeacherSignal::of_server`]).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Distillation {
     /// What is minimised.
@@ -190,7 +194,7 @@ impl Updater {
         self.update(batch, None)
     }
 
-    /// As [`apply`](Self::apply), with what a co-resident teacher left of the batch's responses.
+    /// As [`apply`](Self::apply), with what a teacher left of the batch's responses.
     ///
     /// # Errors
     /// As [`apply`](Self::apply).

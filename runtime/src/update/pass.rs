@@ -123,7 +123,7 @@ impl Updater {
             let micro = micro.to_device(device);
             let rows = rows.map(|rows| rows.to_device(device));
             let taught = signal.zip(rows.as_ref());
-            let taught = taught.map(|(it, rows)| (TeacherRows::new(rows, teacher_weight.as_ref()), it.vocab));
+            let taught = taught.map(|(it, rows)| (it.teaching(rows, teacher_weight.as_ref()), it.vocab));
             let found = self.backward(&micro, taught, &mut gradients);
             sums.push(found.sums);
             log_ratios.extend(found.log_ratios.iter().flat_map(on_host));

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::ids::WeightVersion;
 use crate::sample::{FinishReason, Prompt};
+use crate::wire::teacher::TopLogprobs;
 
 /// Exit code of what stopped because it was asked to (128 + SIGTERM, as shells count).
 pub const STOPPED: u8 = 143;
@@ -245,6 +246,9 @@ pub struct RolloutRecord {
     /// log π_teacher of each response id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub teacher_logprobs: Option<Vec<f32>>,
+    /// The teacher's likeliest tokens at each position, where they are learnt from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub teacher_top: Option<TopLogprobs>,
     /// Why it ended.
     pub finish_reason: FinishReason,
     /// Its grade.

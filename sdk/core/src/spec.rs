@@ -15,7 +15,7 @@ pub use crate::stored::StoredModel;
 mod distill;
 mod method;
 
-pub use distill::{DistillSpec, Divergence, DivergenceSwitch, SelectionRule, TokenSelection};
+pub use distill::{DistillSpec, Divergence, DivergenceSwitch, SelectionRule, TokenSelection, TopK};
 pub use method::{
     AdvantageEstimator, AdvantageSpec, KlLossSpec, KlLossType, KlRewardSpec, LossAggregation, OverlongSpec, PassRate,
     PolicyLoss, SampleWeighting,
@@ -277,7 +277,7 @@ pub struct TeacherSpec {
     pub token: Option<SecretRef>,
     /// Its dialect.
     pub dialect: TeacherDialect,
-    /// λ in `A_t = A_t^GRPO − λ·(log π_student − log π_teacher)`.
+    /// λ in `A_t = A_t^GRPO − λ·(log π_student − log π_teacher)`; with `top_k`, the divergence's weight.
     pub opd_kl_coef: f64,
     /// |log π_student − log π_teacher| of a token is clamped to this, and counted; `None` is unclamped.
     pub log_ratio_clamp: Option<f64>,
@@ -287,6 +287,9 @@ pub struct TeacherSpec {
     pub batch_size: usize,
     /// Seconds one request may take.
     pub timeout_secs: f64,
+    /// Learn from the likeliest tokens of each position, in place of the advantage's term.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub top_k: Option<TopK>,
 }
 
 /// How the learning rate moves after its warm-up.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 use training_gym_core::spec::{
     AdvantageEstimator, Divergence, Dtype, KlLossType, LossAggregation, LrDecayStyle, PolicyLoss, SampleWeighting,
-    SelectionRule, TeacherDialect, TokenSelection,
+    SelectionRule, TeacherDialect, TokenSelection, TopK,
 };
 
 use super::{Explanation, Model, Origin, Problem, Recipe, Setting};
@@ -155,6 +155,10 @@ shown! {
         SampleWeighting::Paced { alpha, beta, .. } => format!("paced, p^{alpha:?} · (1 − p)^{beta:?}"),
         SampleWeighting::HardFilter { low, high, .. } => format!("hard-filter, {low:?} < p < {high:?}"),
         SampleWeighting::Reward { beta } => format!("reward, beta {beta:?}"),
+    };
+    TopK: |value| {
+        let tail = if value.tail { "and a tail" } else { "without a tail" };
+        format!("{} tokens {tail}, {}", value.k, value.divergence.shown())
     };
     TokenSelection: |value| {
         let cut = |quantile: &Option<f64>| quantile.map_or("uncut".to_owned(), |at| format!("cut at {at:?}"));

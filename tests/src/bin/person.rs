@@ -180,6 +180,9 @@ struct Arguments {
     /// What its distributions are compared by
     #[arg(long, value_enum, default_value = "reverse-kl")]
     divergence: Distance,
+    /// Learn from so many of the likeliest tokens of the teacher behind a URL
+    #[arg(long, requires = "teacher")]
+    top_k: Option<usize>,
     /// Share of the tokens it teaches, by Soft-OR
     #[arg(long)]
     tip: Option<f64>,
@@ -241,6 +244,14 @@ struct Arguments {
 }
 
 impl Arguments {
+    fn behind_url(&self, teacher: &CustomDeployment) -> Opd {
+        let opd = Opd::from(teacher);
+        match self.top_k {
+            Some(k) => opd.top_k(k).divergence(self.divergence.into()),
+            None => opd,
+        }
+    }
+
     fn co_resident(&self) -> Option<Opd> {
         let teacher = Model::folder(self.co_resident.as_ref()?);
         let mut opd = Opd::co_resident(teacher).divergence(self.divergence.into());
@@ -290,7 +301,7 @@ async fn main() -> anyhow::Result<()> {
         reward_egress: (!arguments.reward_egress.is_empty()).then(|| Egress::Declared(arguments.reward_egress.clone())),
         custom_rm_function: (arguments.reward != Reward::None).then_some(MOODY),
         custom_reward_post_process_function: (arguments.reward == Reward::Doubled).then_some(DOUBLED),
-        opd: arguments.co_resident().or_else(|| teacher.as_ref().map(Opd::from)),
+        opd: arguments.co_resident().or_else(|| teacher.as_ref().map(|teacher| arguments.behind_url(teacher))),
         eval_interval: arguments.eval_interval,
         n_samples_per_eval_prompt: Some(2),
         ..arguments.method.recipe()

@@ -1,4 +1,5 @@
 mod distilled;
+mod likeliest;
 mod methods;
 
 use std::sync::Arc;
@@ -101,8 +102,14 @@ fn batch(model: &Model, temperature: f64, seed: u64) -> TrainBatch {
             weight_version: WeightVersion(0),
         });
     }
-    let score =
-        || Score { grade: Grade::NotAsked, reward: None, score: None, metadata: Map::new(), teacher_logprobs: None };
+    let score = || Score {
+        grade: Grade::NotAsked,
+        reward: None,
+        score: None,
+        metadata: Map::new(),
+        teacher_logprobs: None,
+        teacher_top: None,
+    };
     let scores = rollouts.iter().map(|_| score()).collect();
     RolloutBatch::new(1, rollouts).scored(scores).with_advantages(advantages)
 }
