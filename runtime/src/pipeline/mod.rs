@@ -14,6 +14,7 @@ mod prepare;
 mod replay;
 mod scoring;
 mod signal;
+mod source;
 mod step;
 
 use std::panic::AssertUnwindSafe;

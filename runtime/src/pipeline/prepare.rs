@@ -18,6 +18,7 @@ use super::evaluate::Evaluation;
 use super::failure::Stop;
 use super::replay::Replay;
 use super::signal::StopSignal;
+use super::source::{Recordings, check_column};
 use super::step::Trainer;
 use crate::data::{self, Order, PromptSource};
 use crate::model::{LoadOptions, Model};
@@ -109,6 +110,7 @@ pub(super) fn prepare(
     let text = Arc::new(TextPipeline::from_folder(&spec.model.folder).map_err(|error| invalid(&error))?);
     let data = prompts(&spec, around, &text, &spec.data.train)?;
     notes.extend(too_long("prompts", &data, &spec));
+    check_column(&spec, &data)?;
     let evaluation = match &spec.eval {
         None => None,
         Some(eval) => {
@@ -159,6 +161,8 @@ pub(super) fn prepare(
     let mut engine = Engine::new(model, &spec.rollout.engine).map_err(|error| invalid(&error))?;
     engine.weights_changed(WeightVersion(cursor.step));
 
+    let recordings = stop.or(runtime, Recordings::open(Arc::clone(store), &spec)).transpose()?;
+    let Some(recordings) = recordings else { return Ok(None) };
     let Some(grader) = stop.or(runtime, grader(&spec, around)) else { return Ok(None) };
     let grader = grader?;
     let Some(teacher) = stop.or(runtime, teacher(&spec, &text, &data)) else { return Ok(None) };
@@ -178,6 +182,7 @@ pub(super) fn prepare(
         teacher,
         co_teacher,
         replay,
+        recordings,
         evaluation,
         stop: stop.clone(),
     };
@@ -300,7 +305,9 @@ async fn metrics_size(store: &dyn Store, spec: &RunSpec) -> Result<u64, Stop> {
 }
 
 async fn grader(spec: &RunSpec, around: &Surroundings) -> Result<Option<Arc<Grader>>, Stop> {
-    let Some(reward) = &spec.reward else { return Ok(None) };
+    // What was recorded has its grades.
+    let unasked = spec.responses.is_recorded() && spec.eval.is_none();
+    let Some(reward) = spec.reward.as_ref().filter(|_| !unasked) else { return Ok(None) };
     let stop = |error: crate::score::Error| Stop::new(error.cause(), &error);
     let worker = match &around.workers {
         Workers::Here(launcher) => {
@@ -338,7 +345,8 @@ async fn teacher(
     text: &TextPipeline,
     data: &PromptSource,
 ) -> Result<Option<(Arc<Teacher>, Vec<String>)>, Stop> {
-    let Some(teacher) = &spec.teacher else { return Ok(None) };
+    let asked = !spec.responses.is_recorded();
+    let Some(teacher) = spec.teacher.as_ref().filter(|_| asked) else { return Ok(None) };
     let token = teacher
         .token
         .as_ref()

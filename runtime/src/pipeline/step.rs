@@ -13,6 +13,7 @@ use super::failure::Stop;
 use super::replay::{Recorded, Replay};
 use super::scoring::{Judges, Pending, Verdicts};
 use super::signal::StopSignal;
+use super::source::{self, Recordings, Responses};
 use crate::advantage::{self, AdvantageReport, Inputs, OpdTerm};
 use crate::batch::{Rollout, RolloutBatch, Score, ScoredBatch, TrainBatch, UpdateReport};
 use crate::data::PromptSource;
@@ -48,6 +49,8 @@ pub(super) struct Trainer {
     pub(super) evaluation: Option<super::evaluate::Evaluation>,
     /// Scores that a lost attempt recorded.
     pub(super) replay: Replay,
+    /// Rollouts of another run, where those are trained on.
+    pub(super) recordings: Option<Recordings>,
     /// Set when someone asked the run to stop.
     pub(super) stop: StopSignal,
 }
@@ -78,14 +81,19 @@ impl Trainer {
             teacher: self.teacher.clone(),
         };
         let mut pending = Pending::new(step, judges, self.runtime.clone());
-        let drawn = self.draw(step, &recorded, &mut pending)?;
+        let drawn = self.responses(step, &recorded, &mut pending)?;
+        pending.ask_teacher();
         let drawn_at = Instant::now();
         let Some(verdicts) = self.stop.or(&self.runtime, pending.join()) else { return Ok(None) };
-        let (verdicts, Some(batch)) = (verdicts?, drawn) else { return Ok(None) };
-        let Some(scores) = self.score(&batch, &recorded, verdicts)? else { return Ok(None) };
+        let (verdicts, Some(Responses { batch, signal, scores })) = (verdicts?, drawn) else { return Ok(None) };
+        let scores = match scores {
+            Some(scores) => Some(scores),
+            None => self.score(&batch, &recorded, verdicts)?,
+        };
+        let Some(scores) = scores else { return Ok(None) };
         let scored_at = Instant::now();
         let (train, advantages) = self.advantages(batch.scored(scores));
-        let report = self.update(&train)?;
+        let report = self.update(&train, signal)?;
         if report.updates == 0 && report.skipped_updates > 0 {
             let skipped = report.skipped_updates;
             let sentence = format!("no weight moved at step {step}: no loss or gradient of {skipped} was finite");
@@ -98,7 +106,10 @@ impl Trainer {
             update: scored_at.elapsed().as_secs_f64(),
             step: began.elapsed().as_secs_f64(),
         };
-        let metrics = measure(&train, &report, &advantages, &seconds);
+        let mut metrics = measure(&train, &report, &advantages, &seconds);
+        if !self.spec.responses.is_student() {
+            source::off_policy(&mut metrics);
+        }
         check_finite(&metrics)?;
         Ok(Some(StepOutcome { metrics, records: records(&train), note: recorded.damage() }))
     }
@@ -109,7 +120,12 @@ impl Trainer {
     }
 
     /// `None`: it was asked to stop, or what was asked about the first responses failed.
-    fn draw(&mut self, step: u64, recorded: &Recorded, pending: &mut Pending) -> Result<Option<RolloutBatch>, Stop> {
+    pub(super) fn draw(
+        &mut self,
+        step: u64,
+        recorded: &Recorded,
+        pending: &mut Pending,
+    ) -> Result<Option<RolloutBatch>, Stop> {
         let prompts = self.data.batch(step, self.spec.rollout.rollout_batch_size);
         let draw = Draw { spec: &self.spec.rollout, text: &self.text, seed: self.spec.seed };
         let (stop, failed) = (&self.stop, pending.failed());
@@ -124,7 +140,6 @@ impl Trainer {
             Err(collect::Error::Stopped) => return Ok(None),
             Err(error) => return Err(Stop::undrawn(&error)),
         };
-        pending.ask_teacher();
         Ok(Some(batch))
     }
 
@@ -194,8 +209,8 @@ impl Trainer {
     }
 
     /// Both phases where a teacher shares the device: it scores while the student is away, and is gone
-    /// before the student is back.
-    fn update(&mut self, train: &TrainBatch) -> Result<UpdateReport, Stop> {
+    /// before the student is back. `signal` is what it said already.
+    fn update(&mut self, train: &TrainBatch, signal: Option<TeacherSignal>) -> Result<UpdateReport, Stop> {
         let numerics = |error: update::Error| Stop::new(Cause::Numerics, &error);
         if let Some(distill) = &self.spec.distill {
             self.updater.minimise(distill.divergence_at(train.step(), self.spec.num_rollout));
@@ -207,6 +222,9 @@ impl Trainer {
             return self.updater.apply_taught(train, &signal).map_err(numerics);
         }
         let Some(teacher) = &self.co_teacher else { return self.updater.apply(train).map_err(numerics) };
+        if let Some(signal) = signal {
+            return self.updater.apply_taught(train, &signal).map_err(numerics);
+        }
         let parked = self.updater.park();
         let moved = parked.moved().map(|student| self.engine.reseat(student.share())).is_some();
         let signal =

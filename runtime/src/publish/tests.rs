@@ -105,6 +105,7 @@ fn spec(folder: &Path) -> RunSpec {
         node: NodeSpec { device: "cpu".into(), dtype: Dtype::Float32, threads: 1 },
         environment: Default::default(),
         num_rollout: 1,
+        responses: Default::default(),
         seed: 1,
     }
 }

@@ -53,7 +53,7 @@ use training_gym_core::spec::{Divergence, TokenSelection, UpdateSpec};
 use crate::batch::{Rollout, TrainBatch, UpdateReport};
 use crate::model::Model;
 use adamw::AdamW;
-pub use co_teacher::{CoTeacher, TeacherSignal};
+pub use co_teacher::{CoTeacher, SeatedTeacher, TeacherSignal};
 pub use error::Error;
 use loss::Objective;
 use pass::Sums;

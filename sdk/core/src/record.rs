@@ -136,7 +136,8 @@ pub struct StepMetrics {
     pub loss: f64,
     /// Share of tokens the clip cut.
     pub clip_fraction: f64,
-    /// Mean |log π_trainer − log π_engine| of sampled tokens: what separates the two forward passes.
+    /// Mean |log π_trainer − log π_engine| of sampled tokens: what separates the two forward passes; 0
+    /// where the student did not draw them.
     pub logprob_gap: f64,
     /// Gradient norm before clipping, mean of the step's optimizer steps.
     pub grad_norm: f64,
@@ -241,7 +242,7 @@ pub struct RolloutRecord {
     pub response: String,
     /// Its ids.
     pub response_ids: Vec<i64>,
-    /// log π of each response id under the engine that drew it.
+    /// log π of each response id under the engine that drew it; 0 for a dataset's, which were given.
     pub rollout_logprobs: Vec<f32>,
     /// log π_teacher of each response id.
     #[serde(default, skip_serializing_if = "Option::is_none")]

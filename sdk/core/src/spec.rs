@@ -14,12 +14,14 @@ pub use crate::stored::StoredModel;
 
 mod distill;
 mod method;
+mod source;
 
 pub use distill::{DistillSpec, Divergence, DivergenceSwitch, SelectionRule, TokenSelection, TopK};
 pub use method::{
     AdvantageEstimator, AdvantageSpec, KlLossSpec, KlLossType, KlRewardSpec, LossAggregation, OverlongSpec, PassRate,
     PolicyLoss, SampleWeighting,
 };
+pub use source::ResponseSource;
 
 /// A [`RunSpec`] as it is stored: the version is part of the document.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -65,6 +67,9 @@ pub struct RunSpec {
     pub num_rollout: u64,
     /// The one seed all randomness of the run derives from.
     pub seed: u64,
+    /// Whose responses are learnt from.
+    #[serde(default, skip_serializing_if = "ResponseSource::is_student")]
+    pub responses: ResponseSource,
 }
 
 /// A model on disk: a Hugging Face folder.

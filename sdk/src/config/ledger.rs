@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use training_gym_core::spec::{
-    AdvantageEstimator, Divergence, Dtype, KlLossType, LossAggregation, LrDecayStyle, PolicyLoss, SampleWeighting,
-    SelectionRule, TeacherDialect, TokenSelection, TopK,
+    AdvantageEstimator, Divergence, Dtype, KlLossType, LossAggregation, LrDecayStyle, PolicyLoss, ResponseSource,
+    SampleWeighting, SelectionRule, TeacherDialect, TokenSelection, TopK,
 };
 
 use super::{Explanation, Model, Origin, Problem, Recipe, Setting};
@@ -146,6 +146,11 @@ shown! {
     Vec<i64>: |value| if value.is_empty() { "none".to_owned() } else { format!("{value:?}") };
     KlLossType: |value| named(value);
     PolicyLoss: |value| named(value);
+    ResponseSource: |value| match value {
+        ResponseSource::Column { name } => format!("the dataset's column {name:?}"),
+        ResponseSource::Recorded { run_id } => format!("recorded by run {run_id}"),
+        other => named(other),
+    };
     Divergence: |value| match value {
         Divergence::Jsd { beta } => format!("jsd, beta {beta:?}"),
         Divergence::AdaptiveKl { head } => format!("adaptive_kl, head {head:?}"),

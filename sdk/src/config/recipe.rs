@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use training_gym_core::spec::{
-    AdvantageEstimator, Dtype, Egress, KlLossType, LossAggregation, LrDecayStyle, PolicyLoss, SampleWeighting,
+    AdvantageEstimator, Dtype, Egress, KlLossType, LossAggregation, LrDecayStyle, PolicyLoss, ResponseSource,
+    SampleWeighting,
 };
 
 use super::{ChatTemplateKwargs, Environment, Explanation, ExtraConfig, Facts, Model, Opd, settle};
@@ -31,7 +32,8 @@ pub struct Recipe {
     pub num_rollout: Option<u64>,
     /// Prompts a step. Default 16.
     pub rollout_batch_size: Option<usize>,
-    /// Responses a prompt: the group of group-relative advantages. Default 4.
+    /// Responses a prompt: the group of group-relative advantages. Default 4, and 1 where the dataset holds
+    /// the responses.
     pub n_samples_per_prompt: Option<usize>,
     /// Tokens a response may have; one that reaches it is truncated. Default 2048.
     pub rollout_max_response_len: Option<usize>,
@@ -98,6 +100,10 @@ pub struct Recipe {
     /// How much each sample's loss counts: by its problem's pass rate (PACED), or by its reward. Unset: all
     /// alike.
     pub weighting: Option<SampleWeighting>,
+
+    /// Whose responses are learnt from: the student's, the co-resident teacher's, the dataset's (supervised
+    /// fine-tuning), or another run's. Default the student's own.
+    pub responses: Option<ResponseSource>,
 
     /// Samples an optimizer step; divides `rollout_batch_size · n_samples_per_prompt`. Unset: all of
     /// a rollout, one optimizer step each.

@@ -164,6 +164,7 @@ pub fn resolve(launch: Resolve<'_>) -> Result<RunSpec, Error> {
         save,
         eval: shape,
         job,
+        responses,
         ..
     } = settled;
     let reward = reward.zip(program).map(|(reward, program)| RewardSpec {
@@ -212,5 +213,6 @@ pub fn resolve(launch: Resolve<'_>) -> Result<RunSpec, Error> {
         environment: job.environment,
         num_rollout,
         seed: job.seed,
+        responses,
     })
 }
