@@ -52,6 +52,31 @@ fn the_likeliest_tokens_of_a_served_teacher_draw_the_student_near() -> Result<()
 }
 
 #[test]
+fn doing_without_memory_changes_no_bit_and_is_counted() -> Result<()> {
+    let house = House::new(&MOODS)?;
+    let run = |home: &str, more: &[&str]| -> Result<String> {
+        let mut person = house.person(home);
+        person.args(["--steps", "2", "--in-order", "--run-id", "same", "--teacher"]).arg(house.path("teacher"));
+        succeed(person.args(more))
+    };
+    run("plain", &[])?;
+    run("sparing", &["--sparing"])?;
+    for step in [1, 2] {
+        assert_eq!(weights_hash(&house, "plain", step)?, weights_hash(&house, "sparing", step)?, "step {step}");
+    }
+    assert!(house.lines("plain", "metrics.jsonl")?.iter().all(|line| line["memory"].is_null()));
+    for line in house.lines("sparing", "metrics.jsonl")? {
+        let memory = &line["memory"];
+        assert!(memory["cache_bytes"].as_u64() > Some(0), "{line}");
+        assert_eq!(memory["cache_freed_bytes"], memory["cache_bytes"], "{line}");
+        assert_eq!(memory["moved_bytes"], 0, "the device is the CPU: {line}");
+    }
+    let status = house.json("sparing", "status.json")?.to_string();
+    assert!(status.contains("param_offload, optimizer_offload: the device is the CPU"), "{status}");
+    Ok(())
+}
+
+#[test]
 fn a_reward_and_a_co_resident_teacher_are_one_loss_and_a_run_can_be_had_again() -> Result<()> {
     let house = House::new(&MOODS)?;
     let run = |home: &str, steps: &str, id: &str| -> Result<String> {

@@ -67,6 +67,9 @@ impl Trainer {
         let (stop, failed) = (&self.stop, pending.failed());
         let keep_going = || !stop.is_set() && !failed.load(Ordering::Relaxed);
         let drawn = collect::collect(&mut self.engine, &prompts, &draw, |rollout| pending.ask(rollout), keep_going);
+        if self.spec.memory.free_cache_engine {
+            self.engine.free_cache();
+        }
         if let Err(error) = &drawn
             && !matches!(error, collect::Error::Stopped)
         {

@@ -10,6 +10,7 @@ mod evaluate;
 mod failure;
 mod journal;
 mod lease;
+mod memory;
 mod prepare;
 mod replay;
 mod scoring;

@@ -16,6 +16,7 @@ use training_gym_core::wire::teacher::PROBE_TOKENS;
 
 use super::evaluate::Evaluation;
 use super::failure::Stop;
+use super::memory;
 use super::replay::Replay;
 use super::signal::StopSignal;
 use super::source::{Recordings, check_column};
@@ -130,6 +131,7 @@ pub(super) fn prepare(
     if spec.advantage.kl_reward.is_some() {
         updater = updater.with_reference();
     }
+    updater = updater.sparing(spec.memory);
     let co_teacher = co_teacher(&spec, &text, &model)?.map(|(teacher, said)| {
         notes.extend(said);
         teacher
@@ -159,6 +161,7 @@ pub(super) fn prepare(
     cursor.metrics_offset = cursor.metrics_offset.min(written);
     let replay = runtime.block_on(Replay::open(Arc::clone(store), spec.run_id.clone()))?;
     let mut engine = Engine::new(model, &spec.rollout.engine).map_err(|error| invalid(&error))?;
+    notes.extend(memory::spare(&spec, &mut engine, &updater)?);
     engine.weights_changed(WeightVersion(cursor.step));
 
     let recordings = stop.or(runtime, Recordings::open(Arc::clone(store), &spec)).transpose()?;

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use training_gym_core::ids::WeightVersion;
-use training_gym_core::record::{Cause, Grade, Health, RolloutRecord, StepMetrics};
+use training_gym_core::record::{Cause, Grade, Health, RolloutRecord, StepMemory, StepMetrics};
 use training_gym_core::sample::{FinishReason, Sample};
 use training_gym_core::spec::RunSpec;
 
@@ -84,7 +84,12 @@ impl Trainer {
         let drawn = self.responses(step, &recorded, &mut pending)?;
         pending.ask_teacher();
         let drawn_at = Instant::now();
-        let Some(verdicts) = self.stop.or(&self.runtime, pending.join()) else { return Ok(None) };
+        let mut memory = self.leave_device();
+        let verdicts = self.stop.or(&self.runtime, pending.join());
+        if self.updater.onload_student() {
+            self.engine.reseat(self.updater.model().share());
+        }
+        let Some(verdicts) = verdicts else { return Ok(None) };
         let (verdicts, Some(Responses { batch, signal, scores })) = (verdicts?, drawn) else { return Ok(None) };
         let scores = match scores {
             Some(scores) => Some(scores),
@@ -110,8 +115,26 @@ impl Trainer {
         if !self.spec.responses.is_student() {
             source::off_policy(&mut metrics);
         }
+        let moves = self.updater.take_moves();
+        (memory.moved_bytes, memory.move_seconds) = (moves.bytes, moves.seconds);
+        metrics.memory = (!self.spec.memory.is_none()).then_some(memory);
         check_finite(&metrics)?;
         Ok(Some(StepOutcome { metrics, records: records(&train), note: recorded.damage() }))
+    }
+
+    /// After the last token: gives up what nobody needs while scores are waited for.
+    fn leave_device(&mut self) -> StepMemory {
+        let cache_bytes = self.engine.take_cache_peak() as u64;
+        // What an idle engine gave back by itself counts where it was asked to.
+        let freed = self.spec.memory.free_cache_engine;
+        if freed {
+            self.engine.free_cache();
+        }
+        let waits = self.grader.is_some() || self.teacher.is_some();
+        if waits && self.updater.offload_student() {
+            self.engine.reseat(self.updater.model().share());
+        }
+        StepMemory { cache_bytes, cache_freed_bytes: if freed { cache_bytes } else { 0 }, ..StepMemory::default() }
     }
 
     /// Samples of a step.
@@ -189,7 +212,7 @@ impl Trainer {
         Ok(Some(scores))
     }
 
-    fn advantages(&self, batch: ScoredBatch) -> (TrainBatch, AdvantageReport) {
+    fn advantages(&mut self, batch: ScoredBatch) -> (TrainBatch, AdvantageReport) {
         let opd = self
             .spec
             .teacher
@@ -197,8 +220,10 @@ impl Trainer {
             // Likeliest tokens are learnt from in the loss itself.
             .filter(|teacher| teacher.top_k.is_none())
             .map(|teacher| OpdTerm { coef: teacher.opd_kl_coef, log_ratio_clamp: teacher.log_ratio_clamp });
-        let reference =
-            self.spec.advantage.kl_reward.as_ref().map(|_| self.updater.reference_logprobs(batch.rollouts()));
+        let reference = match self.spec.advantage.kl_reward {
+            Some(_) => Some(self.updater.reference_logprobs(batch.rollouts())),
+            None => None,
+        };
         let inputs = Inputs {
             opd: opd.as_ref(),
             n_samples_per_prompt: self.spec.rollout.n_samples_per_prompt,
@@ -276,6 +301,7 @@ fn measure(batch: &TrainBatch, report: &UpdateReport, advantages: &AdvantageRepo
         clamped_tokens: advantages.clamped,
         zero_std_groups: advantages.zero_std_groups,
         dropped_samples: advantages.dropped,
+        memory: None,
         health: Some(Health {
             reverse_kl_p95: advantages.reverse_kl_p95.or(report.log_ratio_p95),
             task_advantage: advantages.task_advantage,

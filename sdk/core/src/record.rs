@@ -175,6 +175,23 @@ pub struct StepMetrics {
     /// What tells whether the run is well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<Health>,
+    /// What the step did without, where the recipe asks for any of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<StepMemory>,
+}
+
+/// Memory that was given up for time in one step, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StepMemory {
+    /// Key-value cache after the last response was drawn.
+    pub cache_bytes: u64,
+    /// Of it, given back before the update.
+    pub cache_freed_bytes: u64,
+    /// Weights and optimizer state moved between the device and host memory, both ways. On a CPU, whose
+    /// memory is the host's, 0: nothing is moved.
+    pub moved_bytes: u64,
+    /// Seconds of the moves.
+    pub move_seconds: f64,
 }
 
 /// Whether a run is well, in numbers; [`crate::health`] says what they mean.

@@ -13,10 +13,12 @@ use crate::ids::{AppName, ContentHash, RunId};
 pub use crate::stored::StoredModel;
 
 mod distill;
+mod memory;
 mod method;
 mod source;
 
 pub use distill::{DistillSpec, Divergence, DivergenceSwitch, SelectionRule, TokenSelection, TopK};
+pub use memory::MemorySpec;
 pub use method::{
     AdvantageEstimator, AdvantageSpec, KlLossSpec, KlLossType, KlRewardSpec, LossAggregation, OverlongSpec, PassRate,
     PolicyLoss, SampleWeighting,
@@ -63,6 +65,9 @@ pub struct RunSpec {
     pub node: NodeSpec,
     /// Variables the job is started with.
     pub environment: BTreeMap<String, String>,
+    /// What memory it does without.
+    #[serde(default, skip_serializing_if = "MemorySpec::is_none")]
+    pub memory: MemorySpec,
     /// Rollout steps in the whole run, ≥ 1.
     pub num_rollout: u64,
     /// The one seed all randomness of the run derives from.

@@ -133,6 +133,22 @@ pub struct Recipe {
     /// Which mean the loss is. Default over tokens.
     pub loss_aggregation: Option<LossAggregation>,
 
+    /// Compute activations again, layer by layer, on the way back, instead of keeping them: the memory of one
+    /// layer's, for the time of a second forward pass. The numbers stay the same. Default false.
+    pub gradient_checkpointing: Option<bool>,
+    /// Keep the optimizer's moments, and float32 masters of narrower weights, in host memory but for the
+    /// update. On a CPU nothing is moved. Default false.
+    pub optimizer_offload: Option<bool>,
+    /// Keep model weights in host memory while nobody computes with them: the student's while a step waits
+    /// for scores, those of a KL penalty's reference but for its pass. On a CPU nothing is moved. Default false.
+    pub param_offload: Option<bool>,
+    /// Give the engine's key-value cache back after every rollout. Default false.
+    pub free_cache_engine: Option<bool>,
+    /// Share of the device's memory that weights, optimizer and key-value cache may take together while
+    /// responses are drawn, in (0, 1]: fewer are drawn together where more would not fit. Unset: no bound but
+    /// `max_running_requests`.
+    pub gpu_memory_utilization: Option<f64>,
+
     /// Peak learning rate, > 0. Default 1e-6.
     pub lr: Option<f64>,
     /// Learning rate at the end of the decay, in [0, lr]. Default 0.

@@ -183,6 +183,9 @@ struct Arguments {
     /// Learn from so many of the likeliest tokens of the teacher behind a URL
     #[arg(long, requires = "teacher")]
     top_k: Option<usize>,
+    /// Do without memory in every way there is
+    #[arg(long)]
+    sparing: bool,
     /// Share of the tokens it teaches, by Soft-OR
     #[arg(long)]
     tip: Option<f64>,
@@ -303,6 +306,11 @@ async fn main() -> anyhow::Result<()> {
         custom_reward_post_process_function: (arguments.reward == Reward::Doubled).then_some(DOUBLED),
         opd: arguments.co_resident().or_else(|| teacher.as_ref().map(|teacher| arguments.behind_url(teacher))),
         eval_interval: arguments.eval_interval,
+        gradient_checkpointing: Some(arguments.sparing),
+        optimizer_offload: Some(arguments.sparing),
+        param_offload: Some(arguments.sparing),
+        free_cache_engine: Some(arguments.sparing),
+        gpu_memory_utilization: arguments.sparing.then_some(0.9),
         n_samples_per_eval_prompt: Some(2),
         ..arguments.method.recipe()
     };

@@ -72,7 +72,7 @@ fn a_batch_that_is_left_out_moves_nothing_and_fails_nothing() {
 
 #[test]
 fn the_reference_is_the_start_whatever_became_of_the_weights() {
-    let updater = Updater::new(model(Kind::Float, true), spec(), 0.8).unwrap().with_reference();
+    let mut updater = Updater::new(model(Kind::Float, true), spec(), 0.8).unwrap().with_reference();
     let batch = batch(&updater.model, 0.8, 12);
     let start = updater.reference_logprobs(batch.rollouts());
     shake(&updater.model);

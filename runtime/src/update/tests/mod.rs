@@ -1,5 +1,6 @@
 mod distilled;
 mod likeliest;
+mod memory;
 mod methods;
 
 use std::sync::Arc;

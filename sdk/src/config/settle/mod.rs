@@ -6,6 +6,7 @@
 mod cadence;
 mod engine;
 mod job;
+mod memory;
 mod rewards;
 mod rollout;
 mod score;
@@ -14,7 +15,7 @@ mod teacher;
 mod update;
 
 use training_gym_core::spec::{
-    AdvantageEstimator, AdvantageSpec, ResponseSource, RolloutSpec, SaveSpec, TeacherSpec, UpdateSpec,
+    AdvantageEstimator, AdvantageSpec, MemorySpec, ResponseSource, RolloutSpec, SaveSpec, TeacherSpec, UpdateSpec,
 };
 
 pub(super) use cadence::Evaluation;
@@ -41,6 +42,7 @@ pub(super) struct Settled {
     pub(super) eval: Evaluation,
     pub(super) job: Job,
     pub(super) responses: ResponseSource,
+    pub(super) memory: MemorySpec,
 }
 
 /// Sizes that several groups of fields need.
@@ -79,6 +81,7 @@ pub(super) fn settle(recipe: &Recipe, facts: &Facts) -> Settled {
     };
     let advantage = rewards::advantage(&mut ledger, sizes, &signals);
     let update = update::update(&mut ledger, sizes);
+    let memory = memory::memory(&mut ledger);
     let save = cadence::save(&mut ledger);
     let eval = cadence::evaluation(&mut ledger, facts, &rollout, (lengths.response, sizes.num_rollout));
     let evaluated = lengths.prompt.saturating_add(eval.eval_max_response_len);
@@ -116,6 +119,7 @@ pub(super) fn settle(recipe: &Recipe, facts: &Facts) -> Settled {
         eval,
         job,
         responses,
+        memory,
     }
 }
 

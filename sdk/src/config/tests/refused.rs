@@ -149,6 +149,9 @@ refuses! {
         "recipe.opd.top_k = 8 tokens without a tail, reverse_kl: without a tail it weighs by the student, which then lowers \
          it by moving its mass to tokens that the teacher did not name; leave tail at true, or take Divergence::ForwardKl, \
          which weighs by the teacher";
+    more_memory_than_there_is: |r| r.gpu_memory_utilization = Some(1.5) =>
+        "recipe.gpu_memory_utilization = 1.5: must be a share in (0, 1] of the device's memory; set 0.8, or leave it unset for \
+         no bound";
     no_likeliest_tokens: |r| r.opd = Some(of_a_server().top_k(0)) =>
         "recipe.opd.top_k = 0 tokens and a tail, forward_kl: its k must be in [1, 1024]; set the tokens the teacher names a \
          position, such as 64";
