@@ -7,6 +7,7 @@ mod egress;
 mod escape;
 mod failures;
 mod kubectl;
+mod logs;
 mod manifests;
 mod node;
 mod person;

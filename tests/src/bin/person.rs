@@ -3,6 +3,7 @@
 //! It trains one run, prints `run ID` once launched and `checkpoint URL` at the end.
 
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
@@ -21,6 +22,7 @@ async fn moody(sample: &mut Sample) -> Result<f64, RewardError> {
         "hang" => std::thread::sleep(Duration::from_secs(3600)),
         "die" => std::process::abort(),
         "flat" => return Ok(1.0),
+        "chatter" => chatter(),
         _ => {}
     }
     escape(&mood, sample);
@@ -29,6 +31,17 @@ async fn moody(sample: &mut Sample) -> Result<f64, RewardError> {
     sample.score = Some(score);
     sample.metadata.insert("vowels".to_owned(), vowels.into());
     Ok(score)
+}
+
+/// Prints lines that are counted through the process's life.
+fn chatter() {
+    static PRINTED: Mutex<u64> = Mutex::new(0);
+    // Held while printing: calls run side by side, and the numbers rise.
+    let mut printed = PRINTED.lock().unwrap_or_else(PoisonError::into_inner);
+    for _ in 0..60 {
+        println!("chatter {printed} {}", ".".repeat(200));
+        *printed += 1;
+    }
 }
 
 /// Tries to get out, in the way that the mood names, and leaves what came of it in the metadata.
