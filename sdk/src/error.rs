@@ -57,9 +57,13 @@ impl Error {
             Self::Deploy(error) => error.hint(),
             Self::Run(error) => error.hint(),
             Self::Curriculum(curriculum::Error::Stage { source, .. }) => source.hint(),
-            Self::Curriculum(_) | Self::Config(_) | Self::Dataset(_) | Self::Eval(_) | Self::Hub(_) | Self::Program(_) | Self::Store(_) => {
-                None
-            }
+            Self::Curriculum(_)
+            | Self::Config(_)
+            | Self::Dataset(_)
+            | Self::Eval(_)
+            | Self::Hub(_)
+            | Self::Program(_)
+            | Self::Store(_) => None,
         }
     }
 }

@@ -260,9 +260,7 @@ impl Planned<'_> {
                     "the teacher is the one of the stage before, in the trainer itself",
                     "take Opd::co_resident, or leave it unset",
                 )),
-                _ if recipe.custom_rm_function.is_some()
-                    && recipe.advantage != Some(AdvantageEstimator::Ignored) =>
-                {
+                _ if recipe.custom_rm_function.is_some() && recipe.advantage != Some(AdvantageEstimator::Ignored) => {
                     Err(refused(
                         name,
                         "custom_rm_function",

@@ -92,10 +92,8 @@ async fn main() -> anyhow::Result<()> {
     let replay = arguments.stages.contains(&Named::Replay);
     let finish = arguments.stage(Named::StudentRl, rewarded()).map(Finish::StudentRl);
     let program = SparseToDense {
-        sft: arguments.stage(
-            Named::Sft,
-            Recipe { responses: Some(ResponseSource::column("solution")), ..Recipe::default() },
-        ),
+        sft: arguments
+            .stage(Named::Sft, Recipe { responses: Some(ResponseSource::column("solution")), ..Recipe::default() }),
         teacher_rl: arguments.stage(Named::TeacherRl, rewarded()),
         warm_up: arguments.stage(Named::WarmUp, Recipe::default()),
         opd: arguments.stage(Named::Opd, Recipe::default()),

@@ -7,7 +7,8 @@ use crate::config::ledger::{Ledger, Shown, field};
 
 /// Whether responses are demonstrations: nobody's word is asked for, their likelihood is raised.
 pub(super) fn is_supervised(recipe: &Recipe) -> bool {
-    let demonstrated = matches!(recipe.responses, Some(ResponseSource::Column { .. } | ResponseSource::Recorded { .. }));
+    let demonstrated =
+        matches!(recipe.responses, Some(ResponseSource::Column { .. } | ResponseSource::Recorded { .. }));
     demonstrated && recipe.opd.is_none() && recipe.custom_rm_function.is_none()
 }
 
