@@ -30,6 +30,9 @@ use regex::Regex;
 
 pub use tutorial::score_answer;
 
+/// Bytes of a response or a label that are graded; see [`Grader`](crate::eval::Grader).
+pub const LONGEST_RESPONSE: usize = 4 << 20;
+
 /// What a response that names no answer is taken to say.
 pub const INVALID: &str = "[INVALID]";
 

@@ -1,5 +1,6 @@
 //! Two answers, each in all the ways it can be read.
 
+use super::effort::Effort;
 use super::clean::{clean, ungrouped, without_currency, without_unit, words};
 use super::parse::{Answer, Expr, parse};
 use super::value::{Formula, Sign, equal, proportional};
@@ -46,12 +47,13 @@ pub(super) fn compare(answer: &str, label: &str) -> Verdict {
     let read = |text: &str, scaled: bool| readings(text, scaled);
     let answers = read(&answer, units[0] == percent && units[1] != percent);
     let labels = read(&label, units[1] == percent && units[0] != percent);
+    let effort = &Effort::new();
     let mut decided = false;
     let mut limit = None;
     for left in &answers {
         for right in &labels {
             let same = match (left, right) {
-                (Ok(left), Ok(right)) => same(left, right),
+                (Ok(left), Ok(right)) => same(left, right, effort),
                 (Err(reason), _) | (_, Err(reason)) => Err(*reason),
             };
             match same {
@@ -100,38 +102,38 @@ fn readings(text: &str, percent: bool) -> Vec<Reading> {
     texts.iter().map(|text| parse(text)).collect()
 }
 
-fn same(left: &Answer, right: &Answer) -> Result<bool, Reason> {
+fn same(left: &Answer, right: &Answer, effort: &Effort) -> Result<bool, Reason> {
     match (left, right) {
-        (Answer::Value(left), Answer::Value(right)) => same_value(left, right),
+        (Answer::Value(left), Answer::Value(right)) => same_value(left, right, effort),
         (Answer::Relation(relations, sides), Answer::Relation(others, other_sides)) => {
             let (left, right) = (forwards(relations, sides), forwards(others, other_sides));
-            same_relation((&left.0, &left.1), (&right.0, &right.1))
+            same_relation((&left.0, &left.1), (&right.0, &right.1), effort)
         }
         // `x = 5` answers 5, and `1 < x < 2` is an interval.
         (Answer::Relation(relations, sides), other) | (other, Answer::Relation(relations, sides)) => {
             match (relations.iter().all(|relation| relation == "="), sides.last(), interval(relations, sides)) {
-                (true, Some(value), _) => same(&Answer::Value(value.clone()), other),
-                (_, _, Some(interval)) => same(&interval, other),
+                (true, Some(value), _) => same(&Answer::Value(value.clone()), other, effort),
+                (_, _, Some(interval)) => same(&interval, other, effort),
                 _ => Ok(false),
             }
         }
         (Answer::Group(open, close, left), Answer::Group(other_open, other_close, right)) => {
-            Ok((open, close) == (other_open, other_close) && in_order(left, right)?)
+            Ok((open, close) == (other_open, other_close) && in_order(left, right, effort)?)
         }
-        (Answer::Set(left), Answer::Set(right)) => any_order(&signs_apart(left), &signs_apart(right)),
+        (Answer::Set(left), Answer::Set(right)) => any_order(&signs_apart(left), &signs_apart(right), effort),
         // Brackets forgotten around a point.
         (Answer::Group('(', ')', group), Answer::Set(set)) | (Answer::Set(set), Answer::Group('(', ')', group)) => {
-            in_order(group, set)
+            in_order(group, set, effort)
         }
         (Answer::Set(set), value @ Answer::Value(_)) | (value @ Answer::Value(_), Answer::Set(set)) => {
-            any_order(&signs_apart(set), &signs_apart(std::slice::from_ref(value)))
+            any_order(&signs_apart(set), &signs_apart(std::slice::from_ref(value)), effort)
         }
-        (Answer::Union(left), Answer::Union(right)) => any_order(left, right),
+        (Answer::Union(left), Answer::Union(right)) => any_order(left, right, effort),
         (Answer::Matrix(left), Answer::Matrix(right)) => {
             if left.len() != right.len() || left.iter().zip(right).any(|(left, right)| left.len() != right.len()) {
                 return Ok(false);
             }
-            all(left.iter().flatten().zip(right.iter().flatten()).map(|(left, right)| same_value(left, right)))
+            all(left.iter().flatten().zip(right.iter().flatten()).map(|(left, right)| same_value(left, right, effort)))
         }
         _ => Ok(false),
     }
@@ -147,8 +149,8 @@ fn all(equal: impl Iterator<Item = Result<bool, Reason>>) -> Result<bool, Reason
 }
 
 /// With both signs of `\pm`, which must agree as two values do.
-fn same_value(left: &Expr, right: &Expr) -> Result<bool, Reason> {
-    let with = |expr, sign| Formula { expr, sign };
+fn same_value(left: &Expr, right: &Expr, effort: &Effort) -> Result<bool, Reason> {
+    let with = |expr, sign| Formula { expr, sign, effort };
     let straight = all([Sign::Plus, Sign::Minus].map(|sign| equal(with(left, sign), with(right, sign))).into_iter())?;
     if straight || !(has_both_signs(left) && has_both_signs(right)) {
         return Ok(straight);
@@ -205,12 +207,12 @@ fn signed(expr: &Expr, sign: Sign) -> Expr {
     }
 }
 
-fn in_order(left: &[Answer], right: &[Answer]) -> Result<bool, Reason> {
-    Ok(left.len() == right.len() && all(left.iter().zip(right).map(|(left, right)| same(left, right)))?)
+fn in_order(left: &[Answer], right: &[Answer], effort: &Effort) -> Result<bool, Reason> {
+    Ok(left.len() == right.len() && all(left.iter().zip(right).map(|(left, right)| same(left, right, effort)))?)
 }
 
 /// Each of the one is one of the other.
-fn any_order(left: &[Answer], right: &[Answer]) -> Result<bool, Reason> {
+fn any_order(left: &[Answer], right: &[Answer], effort: &Effort) -> Result<bool, Reason> {
     if left.len() != right.len() {
         return Ok(false);
     }
@@ -218,7 +220,7 @@ fn any_order(left: &[Answer], right: &[Answer]) -> Result<bool, Reason> {
     for item in left {
         let mut found = None;
         for (at, other) in free.iter().enumerate() {
-            if same(item, other)? {
+            if same(item, other, effort)? {
                 found = Some(at);
                 break;
             }
@@ -242,16 +244,16 @@ fn forwards(relations: &[String], sides: &[Expr]) -> (Vec<String>, Vec<Expr>) {
 
 type Relation<'a> = (&'a [String], &'a [Expr]);
 
-fn same_relation(left: Relation<'_>, right: Relation<'_>) -> Result<bool, Reason> {
+fn same_relation(left: Relation<'_>, right: Relation<'_>, effort: &Effort) -> Result<bool, Reason> {
     if left.0 != right.0 {
         return Ok(false);
     }
-    if all(left.1.iter().zip(right.1).map(|(left, right)| same_value(left, right)))? {
+    if all(left.1.iter().zip(right.1).map(|(left, right)| same_value(left, right, effort)))? {
         return Ok(true);
     }
     match (left.1, right.1) {
         ([left_one, left_other], [right_one, right_other]) if left.0 == ["="] => {
-            let of = |expr| Formula { expr, sign: Sign::Plus };
+            let of = |expr| Formula { expr, sign: Sign::Plus, effort };
             proportional([of(left_one), of(left_other)], [of(right_one), of(right_other)])
         }
         _ => Ok(false),
