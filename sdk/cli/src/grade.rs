@@ -166,8 +166,9 @@ fn row_of<'a>(row: &'a Value, asked: &Grade) -> Result<(&'a str, String), String
         keys.join(", ")
     };
     let response = row.get(&asked.response_key).and_then(Value::as_str);
-    let response = response
-        .ok_or_else(|| format!("no text `{}`; there are {}: name it with --response-key", asked.response_key, keys()))?;
+    let response = response.ok_or_else(|| {
+        format!("no text `{}`; there are {}: name it with --response-key", asked.response_key, keys())
+    })?;
     let label = match &asked.label_key {
         Some(key) => row.get(key),
         None => LABELS.iter().find_map(|key| row.get(*key)),

@@ -62,8 +62,7 @@ fn a_model_is_deployed_evaluated_and_stopped() {
     for part in ["mean@2", "50.0 %", "pass@2", "maj@2", "truncated", "2  of 6 replies", "grader math"] {
         assert!(said.contains(part), "{part} in\n{said}");
     }
-    let deployments: Value =
-        serde_json::from_slice(&gym(home, &["deployments", "--json"]).stdout).unwrap();
+    let deployments: Value = serde_json::from_slice(&gym(home, &["deployments", "--json"]).stdout).unwrap();
     assert!(deployments.as_array().unwrap().iter().all(|one| one["live"] == false), "{deployments}");
 
     // The report is graded again, by another grader and against one.
@@ -83,7 +82,8 @@ fn a_model_is_deployed_evaluated_and_stopped() {
     assert!(said.contains("GSM8K/test.jsonl"), "{said}");
     let said = refused(&gym(home, &["eval", "--url", "nowhere", "--benchmark", "math500", "--data-dir", data]));
     assert!(said.contains("`url` = nowhere"), "{said}");
-    let said = refused(&gym(home, &["eval", "--model", &model, "--data", &file(home, "x.jsonl", &rows), "--grader", "x"]));
+    let said =
+        refused(&gym(home, &["eval", "--model", &model, "--data", &file(home, "x.jsonl", &rows), "--grader", "x"]));
     assert!(said.contains("math, math_reward, math_dapo, tutorial"), "{said}");
     assert_eq!(gym(home, &["eval", "--model", &model]).status.code(), Some(2), "no questions");
     assert_eq!(gym(home, &["eval", "--data", data]).status.code(), Some(2), "no target");

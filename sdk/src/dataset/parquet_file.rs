@@ -63,11 +63,7 @@ pub(super) fn read(path: &Path, name: &str, range: Range<u64>) -> Result<Vec<Col
 }
 
 /// Visits every row in order, holding one at a time.
-pub(super) fn each(
-    path: &Path,
-    name: &str,
-    visit: &mut dyn FnMut(Columns) -> Result<(), Error>,
-) -> Result<(), Error> {
+pub(super) fn each(path: &Path, name: &str, visit: &mut dyn FnMut(Columns) -> Result<(), Error>) -> Result<(), Error> {
     let reader = open(path, name)?;
     for index in 0..reader.num_row_groups() {
         let group = reader.get_row_group(index).map_err(|source| failed(name, source))?;

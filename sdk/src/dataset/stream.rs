@@ -19,11 +19,7 @@ pub(crate) struct RowReader {
 impl RowReader {
     /// Opens a file with its columns of question and answer; without names, the first pair of `known` that
     /// its first row has.
-    pub(crate) fn open(
-        path: &Path,
-        columns: Option<(&str, &str)>,
-        known: &[(&str, &str)],
-    ) -> Result<Self, Error> {
+    pub(crate) fn open(path: &Path, columns: Option<(&str, &str)>, known: &[(&str, &str)]) -> Result<Self, Error> {
         let name = path.display().to_string();
         if !path.is_file() {
             return Err(Error::NoPlace { place: Place::File(path.to_owned()).to_string() });

@@ -106,11 +106,7 @@ pub(super) fn parse_line(line: &[u8], file: &str, number: u64) -> Result<Columns
 }
 
 /// Visits every row of a file in order, holding one at a time; a file of one JSON array is read whole.
-pub(super) fn each(
-    path: &Path,
-    name: &str,
-    visit: &mut dyn FnMut(Columns) -> Result<(), Error>,
-) -> Result<(), Error> {
+pub(super) fn each(path: &Path, name: &str, visit: &mut dyn FnMut(Columns) -> Result<(), Error>) -> Result<(), Error> {
     let format = Format::of(name).ok_or_else(|| Error::Format {
         file: name.to_owned(),
         format: super::files::extension(name).unwrap_or_default(),

@@ -157,7 +157,9 @@ impl Benchmark {
     pub fn files(self) -> &'static [&'static str] {
         match self {
             Self::Math500 => &["MATH-500/test.jsonl", "math500.jsonl"],
-            Self::Aime2024 => &["AIME_2024/aime_2024_problems.parquet", "aime24/test-00000-of-00001.parquet", "aime2024.jsonl"],
+            Self::Aime2024 => {
+                &["AIME_2024/aime_2024_problems.parquet", "aime24/test-00000-of-00001.parquet", "aime2024.jsonl"]
+            }
             Self::Aime2025 => &["AIME_2025/train.jsonl", "aime25/test.jsonl", "aime2025.jsonl"],
             Self::Gsm8k => &["GSM8K/test.jsonl", "gsm8k.jsonl", "gsm8k_200.jsonl"],
         }

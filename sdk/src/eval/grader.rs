@@ -7,14 +7,14 @@ use serde::Serialize;
 
 use super::Error;
 use super::benchmark::{name_of, named};
-use crate::scorers::{self, LONGEST_RESPONSE, boxed, dapo, math, tutorial};
+use crate::scorers::{self, LONGEST_LABEL, LONGEST_RESPONSE, boxed, dapo, math, tutorial};
 
 /// The rule that says whether a reply is right.
 ///
 /// Whatever a response or label holds, a judgement takes bounded time and memory: more than
-/// [`LONGEST_RESPONSE`] bytes are not read (by [`Grader::MathDapo`]: of a label, since of a response it
-/// reads the end), up to there the reference rules take time in proportion to the length, and [`math`]
-/// has limits of its own. The limits count bytes and operations, not seconds: the judgement is the same on
+/// [`LONGEST_RESPONSE`] bytes of a response ([`Grader::MathDapo`] reads its end alone) or [`LONGEST_LABEL`] of
+/// a label are not read, up to there the reference rules take time in proportion to the length, and
+/// [`math`] has limits of its own. The limits count bytes and operations, not seconds: the judgement is the same on
 /// every machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Grader {
@@ -88,8 +88,12 @@ impl Grader {
     pub fn judge(self, response: &str, label: &str) -> Judgement {
         let verdict = |right: bool| if right { math::Verdict::Right } else { math::Verdict::Wrong };
         let reads_all = self != Self::MathDapo;
-        if label.len() > LONGEST_RESPONSE || (reads_all && response.len() > LONGEST_RESPONSE) {
-            return Judgement { verdict: math::Verdict::Ungradable(math::Reason::ResponseTooLong), answer: None };
+        let cut_off = |reason| Judgement { verdict: math::Verdict::Ungradable(reason), answer: None };
+        if label.len() > LONGEST_LABEL {
+            return cut_off(math::Reason::LabelTooLong);
+        }
+        if reads_all && response.len() > LONGEST_RESPONSE {
+            return cut_off(math::Reason::ResponseTooLong);
         }
         let found = |pred: Option<String>| pred.filter(|pred| pred != scorers::INVALID);
         match self {
@@ -195,8 +199,11 @@ mod tests {
     #[test]
     fn an_answer_made_to_hurt_is_cut_off_by_every_grader() {
         for (name, answer) in hostile() {
-            let responses =
-                [format!(r"So \boxed{{{answer}}}"), format!("So\nAnswer: {answer}"), format!("Answer: {answer}\n{answer}")];
+            let responses = [
+                format!(r"So \boxed{{{answer}}}"),
+                format!("So\nAnswer: {answer}"),
+                format!("Answer: {answer}\n{answer}"),
+            ];
             for grader in Grader::all() {
                 let begun = Instant::now();
                 for response in &responses {
@@ -207,7 +214,8 @@ mod tests {
                 // As the label: nobody trusts a file.
                 let _ = grader.judge("Answer: 5, \\boxed{5}", &answer);
                 let _ = grader.judge(&responses[0], &answer);
-                // Each takes milliseconds; unbounded, they would take for ever.
+                println!("{grader}, {name}: {:?}", begun.elapsed());
+                // Unbounded, they would take for ever. These are eight judgements, without optimisation.
                 assert!(begun.elapsed() < Duration::from_secs(20), "{grader}, {name}: {:?}", begun.elapsed());
             }
         }
@@ -224,7 +232,10 @@ mod tests {
         let judged = Grader::MathDapo.judge(&long, "5");
         assert_eq!((judged.word(), judged.answer), ("wrong", None), "it reads the last 300 characters");
         let json = serde_json::json!(Grader::Math.judge(&long, "5"));
-        assert!(json["verdict"] == "ungradable" && json["reason"].as_str().unwrap().contains("4194304 bytes"), "{json}");
+        assert!(
+            json["verdict"] == "ungradable" && json["reason"].as_str().unwrap().contains("4194304 bytes"),
+            "{json}"
+        );
     }
 
     #[test]

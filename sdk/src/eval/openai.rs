@@ -163,7 +163,10 @@ impl ChatServer {
         let refused = |rule: String| Error::Setting { setting: "model", given: "none".to_owned(), rule };
         let request = self.client.get(format!("{}/v1/models", self.base)).timeout(MODELS_TIMEOUT);
         let listed: Models = self.answer("/v1/models", request).await.map_err(|fault| {
-            refused(format!("the server's list of models cannot be had ({}): name it", training_gym_core::chain(&fault)))
+            refused(format!(
+                "the server's list of models cannot be had ({}): name it",
+                training_gym_core::chain(&fault)
+            ))
         })?;
         match listed.data.as_slice() {
             [only] => {

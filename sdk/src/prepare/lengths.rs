@@ -27,6 +27,10 @@ impl Counter {
         let gym = gym.map_or_else(Gym::from_env, Ok)?;
         let folder = match model.source() {
             ModelSource::Folder(path) => local_model(path)?,
+            ModelSource::Stored(url) => {
+                let rule = "its tokenizer is read from this machine or the hub: name such a model".to_owned();
+                return Err(Error::Setting { setting: "tokenizer", given: url.to_owned(), rule });
+            }
             ModelSource::Hub { repo, revision } => {
                 let listing = gym.hub().files(&Repo::model(repo)?, revision).await?;
                 let text = |name: &str| {

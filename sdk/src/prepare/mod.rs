@@ -263,13 +263,16 @@ impl Preparation {
     }
 
     fn check(&self) -> Result<(), Error> {
-        let refuse =
-            |setting, given: String, rule: &str| Err(Error::Setting { setting, given, rule: rule.to_owned() });
+        let refuse = |setting, given: String, rule: &str| Err(Error::Setting { setting, given, rule: rule.to_owned() });
         if self.train.is_none() && self.eval.is_empty() {
             return refuse("sources", "none".to_owned(), "name a file to train or to evaluate on");
         }
         if !(0.0..1.0).contains(&self.validation) {
-            return refuse("validation", self.validation.to_string(), "is a share in [0, 1), such as 0.2; 0 holds none out");
+            return refuse(
+                "validation",
+                self.validation.to_string(),
+                "is a share in [0, 1), such as 0.2; 0 holds none out",
+            );
         }
         if self.max_prompt_len == 0 {
             return refuse("max_prompt_len", "0".to_owned(), "is ≥ 1 token");
@@ -278,10 +281,18 @@ impl Preparation {
         for source in self.train.iter().chain(&self.eval) {
             let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
             if source.name.is_empty() || !source.name.chars().all(plain) || source.name.len() > 64 {
-                return refuse("source", format!("{:?}", source.name), "is a name of up to 64 letters, digits, - and _");
+                return refuse(
+                    "source",
+                    format!("{:?}", source.name),
+                    "is a name of up to 64 letters, digits, - and _",
+                );
             }
             if names.contains(&&source.name) {
-                return refuse("source", source.name.clone(), "is the name of one source alone: name the other otherwise");
+                return refuse(
+                    "source",
+                    source.name.clone(),
+                    "is the name of one source alone: name the other otherwise",
+                );
             }
             names.push(&source.name);
         }

@@ -61,53 +61,54 @@ pub(super) fn sift(source: &Source, rules: Rules, seen: &mut Seen, candidates: &
     let mut out = BufWriter::new(File::create(candidates).map_err(io("create", candidates))?);
     let mut questions = Vec::new();
     let mut failed = None;
-    reader.each(&mut |row| {
-        report.read += 1;
-        let row = match row {
-            Ok(row) => row,
-            Err(error @ dataset::Error::Value { .. } | error @ dataset::Error::NoColumn { .. }) => {
+    reader
+        .each(&mut |row| {
+            report.read += 1;
+            let row = match row {
+                Ok(row) => row,
+                Err(error @ dataset::Error::Value { .. } | error @ dataset::Error::NoColumn { .. }) => {
+                    report.unusable += 1;
+                    report.first_unusable.get_or_insert_with(|| error.to_string());
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            };
+            let Some(row) = framed(row, rules.instruction, &source.name) else {
                 report.unusable += 1;
-                report.first_unusable.get_or_insert_with(|| error.to_string());
+                report.first_unusable.get_or_insert_with(|| format!("row {}: no message of the user", report.read - 1));
+                return Ok(());
+            };
+            let (row, question) = row;
+            if row.label.is_empty() {
+                report.unlabelled += 1;
                 return Ok(());
             }
-            Err(error) => return Err(error),
-        };
-        let Some(row) = framed(row, rules.instruction, &source.name) else {
-            report.unusable += 1;
-            report.first_unusable.get_or_insert_with(|| format!("row {}: no message of the user", report.read - 1));
-            return Ok(());
-        };
-        let (row, question) = row;
-        if row.label.is_empty() {
-            report.unlabelled += 1;
-            return Ok(());
-        }
-        if rules.training && seen.in_evaluation.contains_key(&question) {
-            report.in_evaluation += 1;
-            return Ok(());
-        }
-        let label = hash(&row.label) as u64;
-        match seen.here.entry(question) {
-            Entry::Occupied(first) if !rules.keep_duplicates => {
-                report.duplicates += 1;
-                report.conflicting_labels += u64::from(*first.get() != label);
+            if rules.training && seen.in_evaluation.contains_key(&question) {
+                report.in_evaluation += 1;
                 return Ok(());
             }
-            Entry::Occupied(_) => {}
-            Entry::Vacant(place) => {
-                place.insert(label);
+            let label = hash(&row.label) as u64;
+            match seen.here.entry(question) {
+                Entry::Occupied(first) if !rules.keep_duplicates => {
+                    report.duplicates += 1;
+                    report.conflicting_labels += u64::from(*first.get() != label);
+                    return Ok(());
+                }
+                Entry::Occupied(_) => {}
+                Entry::Vacant(place) => {
+                    place.insert(label);
+                }
             }
-        }
-        questions.push(question as u64);
-        let written = serde_json::to_writer(&mut out, &row).map_err(std::io::Error::from);
-        if let Err(error) = written.and_then(|()| out.write_all(b"\n")) {
-            failed = Some(error);
-            // What stops the reading; the disk's own error is reported below.
-            return Err(dataset::Error::EmptyFile { file: source.name.clone() });
-        }
-        Ok(())
-    })
-    .map_err(|error| failed.take().map_or_else(|| error.into(), io("write", candidates)))?;
+            questions.push(question as u64);
+            let written = serde_json::to_writer(&mut out, &row).map_err(std::io::Error::from);
+            if let Err(error) = written.and_then(|()| out.write_all(b"\n")) {
+                failed = Some(error);
+                // What stops the reading; the disk's own error is reported below.
+                return Err(dataset::Error::EmptyFile { file: source.name.clone() });
+            }
+            Ok(())
+        })
+        .map_err(|error| failed.take().map_or_else(|| error.into(), io("write", candidates)))?;
     out.flush().map_err(io("write", candidates))?;
     if report.read == 0 {
         return Err(dataset::Error::EmptyFile { file: report.file }.into());

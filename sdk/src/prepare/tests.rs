@@ -120,10 +120,7 @@ async fn every_row_that_is_dropped_is_counted() {
     let report = preparation().tokenizer(model).max_prompt_len(4).await.unwrap();
     let SourceReport { read, unusable, unlabelled, duplicates, conflicting_labels, too_long, kept, .. } =
         report.sources[0].clone();
-    assert_eq!(
-        (read, unusable, unlabelled, duplicates, conflicting_labels, too_long, kept),
-        (8, 2, 1, 2, 1, 1, 2)
-    );
+    assert_eq!((read, unusable, unlabelled, duplicates, conflicting_labels, too_long, kept), (8, 2, 1, 2, 1, 1, 2));
     assert!(report.sources[0].first_unusable.as_ref().unwrap().contains("row 4"), "{report}");
     let left = rows(&out.join("train.jsonl"));
     assert_eq!((question(&left[1]), left[1]["label"].as_str()), ("so", Some("6")));
@@ -132,7 +129,9 @@ async fn every_row_that_is_dropped_is_counted() {
 
     let report = preparation().keep_duplicates(true).replace(true).validation(0.5).await.unwrap();
     assert_eq!((report.sources[0].kept, report.sources[0].duplicates), (5, 0));
-    let asks = |name: &str| -> HashSet<String> { rows(&out.join(name)).iter().map(|row| question(row).trim().to_owned()).collect() };
+    let asks = |name: &str| -> HashSet<String> {
+        rows(&out.join(name)).iter().map(|row| question(row).trim().to_owned()).collect()
+    };
     assert!(asks("train.jsonl").is_disjoint(&asks("validation.jsonl")), "one question is on one side");
 }
 

@@ -103,7 +103,8 @@ pub(super) fn clean(text: &str) -> String {
         format!(r"\{}", &found[0][at..])
     });
     let plain = TYPE.replace_all(&plain, " $1 ");
-    let plain = [r"\boldsymbol", r"\bm", r"\underline"].iter().fold(plain.into_owned(), |text, style| text.replace(style, ""));
+    let plain =
+        [r"\boldsymbol", r"\bm", r"\underline"].iter().fold(plain.into_owned(), |text, style| text.replace(style, ""));
     let plain = [r"\lvert", r"\rvert", r"\vert"].iter().fold(plain, |text, bar| text.replace(bar, "|"));
     let plain = plain.replace("**", "").replace("__", "").replace(r"\{", r"\lbrace ").replace(r"\}", r"\rbrace ");
     let plain = DRESS.iter().fold(plain.replace("{,}", "").replace(r"{\,}", ""), |text, dress| match *dress {
@@ -182,7 +183,7 @@ pub(super) fn without_unit(text: &str) -> Option<(String, String)> {
     static WORDS: LazyLock<Regex> = LazyLock::new(|| {
         pattern(concat!(
             r"^(?P<value>.*[\d})\]!])\s*(?P<unit>(?:\\(?:text|mathrm|mbox|textbf|textrm|rm)\s*\{[^{}]*\}",
-            r"|\^\s*\{?\\circ\s*\}?|\\degree|\\%|%|[A-Za-z][A-Za-z/ .]*[A-Za-z]|\s[gmsLhKJNVWAC])",
+            r"|\^\s*\{?\\circ\s*\}?\s*[CF]?|\\degree|\\%|%|[A-Za-z][A-Za-z/ .]*[A-Za-z]|\s[gmsLhKJNVWAC])",
             r"(?:\^\{?[23]\}?)?)\s*$"
         ))
     });

@@ -1,13 +1,13 @@
 //! Two answers, each in all the ways it can be read.
 
-use super::effort::Effort;
 use super::clean::{clean, ungrouped, without_currency, without_unit, words};
+use super::effort::Effort;
 use super::parse::{Answer, Expr, parse};
 use super::value::{Formula, Sign, equal, proportional};
 use super::{Reason, Verdict};
 
 /// Units that have several names; two different ones are different answers.
-const UNITS: [&[&str]; 16] = [
+const UNITS: [&[&str]; 18] = [
     &["mm", "millimeter", "millimetre"],
     &["cm", "centimeter", "centimetre"],
     &["m", "meter", "metre"],
@@ -21,6 +21,8 @@ const UNITS: [&[&str]; 16] = [
     &["g", "gram"],
     &["kg", "kilogram"],
     &["circ", "degree", "deg"],
+    &["circc", "celsius"],
+    &["circf", "fahrenheit"],
     &["%", "percent"],
     &["cent"],
     &["dollar"],
@@ -74,10 +76,17 @@ pub(super) fn compare(answer: &str, label: &str) -> Verdict {
     }
 }
 
-/// Which of [`UNITS`] it is.
-fn known(unit: &str) -> Option<usize> {
-    let singular = unit.trim_end_matches('s');
-    UNITS.iter().position(|names| names.iter().any(|name| *name == unit || *name == singular))
+/// Which of [`UNITS`] it is, and to which power.
+fn known(unit: &str) -> Option<(usize, u8)> {
+    let powers = [("squared", 2), ("square", 2), ("cubic", 3), ("2", 2), ("3", 3)];
+    let raised = powers.iter().find_map(|(word, power)| {
+        let base = unit.strip_suffix(word).or_else(|| unit.strip_prefix(word))?;
+        (!base.is_empty()).then_some((base, *power))
+    });
+    let (base, power) = raised.unwrap_or((unit, 1));
+    let singular = base.trim_end_matches('s');
+    let place = UNITS.iter().position(|names| names.iter().any(|name| *name == base || *name == singular))?;
+    Some((place, power))
 }
 
 type Reading = Result<Answer, Reason>;

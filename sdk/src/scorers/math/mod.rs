@@ -54,6 +54,8 @@ pub enum Reason {
     TooMuch,
     /// A response of more than [`LONGEST_RESPONSE`](crate::scorers::LONGEST_RESPONSE) bytes.
     ResponseTooLong,
+    /// A label of more than [`LONGEST_LABEL`](crate::scorers::LONGEST_LABEL) bytes.
+    LabelTooLong,
     /// The texts differ, and at least one is not mathematics that is understood.
     NotUnderstood,
 }
@@ -67,8 +69,9 @@ impl fmt::Display for Reason {
             Self::TooLarge => out.write_str("a number too large to compute"),
             Self::TooMuch => out.write_str("more to compute than a verdict may cost"),
             Self::ResponseTooLong => {
-                write!(out, "the response or the label has more than {} bytes", crate::scorers::LONGEST_RESPONSE)
+                write!(out, "the response has more than {} bytes", crate::scorers::LONGEST_RESPONSE)
             }
+            Self::LabelTooLong => write!(out, "the label has more than {} bytes", crate::scorers::LONGEST_LABEL),
             Self::NotUnderstood => out.write_str("the texts differ, and one is not mathematics that is understood"),
         }
     }

@@ -245,7 +245,8 @@ impl Parser {
 
     /// Two whole numbers with a slash between them.
     fn is_slashed_fraction(&self) -> bool {
-        let whole = |token: &Token| matches!(token, Token::Number(digits) if digits.bytes().all(|c| c.is_ascii_digit()));
+        let whole =
+            |token: &Token| matches!(token, Token::Number(digits) if digits.bytes().all(|c| c.is_ascii_digit()));
         matches!(&self.tokens[self.at..], [above, Token::Symbol('/'), below, ..] if whole(above) && whole(below))
     }
 

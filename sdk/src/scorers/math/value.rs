@@ -122,7 +122,7 @@ fn evaluate(expr: &Expr, formula: Formula<'_>, point: u64) -> Result<Value, Reas
             Value::Exact(exact) => exact.factorial()?.map_or(Value::Approximate(f64::NAN), Value::Exact),
             Value::Approximate(_) => return Err(Reason::NotUnderstood),
         },
-        Expr::Binomial(above, below) => binomial(&of(above)?, &of(below)?)?,
+        Expr::Binomial(above, below) => binomial(&of(above)?, &of(below)?, formula.effort)?,
     })
 }
 
@@ -207,7 +207,7 @@ fn call(name: &str, inner: &Value) -> Value {
     })
 }
 
-fn binomial(above: &Value, below: &Value) -> Result<Value, Reason> {
+fn binomial(above: &Value, below: &Value, effort: &Effort) -> Result<Value, Reason> {
     let (Value::Exact(above), Value::Exact(below)) = (above, below) else { return Err(Reason::NotUnderstood) };
     let (Some(n), Some(k)) = (above.small(), below.small()) else { return Err(Reason::NotUnderstood) };
     if k > n {
@@ -218,6 +218,7 @@ fn binomial(above: &Value, below: &Value) -> Result<Value, Reason> {
         let factor = Rational::integer(i64::from(n - k.min(n - k) + step));
         product =
             product.multiply(&factor)?.divide(&Rational::integer(i64::from(step)))?.ok_or(Reason::NotUnderstood)?;
+        effort.spend(product.words())?;
     }
     Ok(Value::Exact(product))
 }
