@@ -38,6 +38,7 @@
 //! | [`eval`] | how good a deployment is on held-out rows |
 //! | [`gym`] | the client: which backend and which store |
 //! | [`backend`] | where jobs run: one trait, and processes of this machine or pods of a cluster behind it |
+//! | [`prepare`] | data files into rows: duplicates, lengths, split, report |
 //! | [`doctor`] | what is in order and what is not, before anything runs: one table with remedies |
 //! | [`error`] | one error for a whole program |
 //! | [`prelude`] | the names a program needs |
@@ -81,6 +82,7 @@ pub mod gym;
 #[cfg(feature = "kubernetes")]
 pub(crate) mod manifest;
 pub mod prelude;
+pub mod prepare;
 pub mod program;
 pub mod reward;
 pub mod run;
