@@ -10,6 +10,7 @@ mod evaluate;
 mod failure;
 mod journal;
 mod lease;
+mod playing;
 mod prepare;
 mod replay;
 mod scoring;

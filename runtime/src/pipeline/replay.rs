@@ -11,7 +11,9 @@ use training_gym_core::record::{Cause, Grade, RolloutRecord, keys};
 use training_gym_core::store::{Error, Store};
 
 use super::failure::Stop;
+use super::playing;
 use crate::batch::Rollout;
+use crate::rollout::world::{Answer, Question};
 use crate::score::reward::Graded;
 
 /// The records that were there when this attempt began, read a step at a time.
@@ -107,7 +109,19 @@ impl Recorded {
 
     /// Its recorded teacher log-probabilities.
     pub(super) fn teacher_logprobs(&self, rollout: &Rollout) -> Option<Vec<f32>> {
-        self.of(rollout)?.teacher_logprobs.clone()
+        let recorded = self.of(rollout)?.teacher_logprobs.as_ref()?;
+        let drawn: Vec<f32> = recorded.iter().flatten().copied().collect();
+        (drawn.len() == rollout.drawn()).then_some(drawn)
+    }
+
+    /// What an environment said to this turn before.
+    pub(super) fn answer(&self, question: &Question) -> Option<Answer> {
+        let record = self.samples.get(&question.index)?;
+        let same = record.weight_version == question.weight_version && record.prompt_ids == question.prompt.prompt_ids;
+        if !same {
+            return None;
+        }
+        playing::recorded_answer(record.episode.as_ref()?, &record.response_ids, question)
     }
 }
 

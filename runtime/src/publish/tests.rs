@@ -106,6 +106,7 @@ fn spec(folder: &Path) -> RunSpec {
         environment: Default::default(),
         num_rollout: 1,
         seed: 1,
+        rollout_environment: None,
     }
 }
 

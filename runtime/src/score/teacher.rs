@@ -54,7 +54,7 @@ impl Teacher {
         self.spec.batch_size.max(1)
     }
 
-    /// log π_teacher of each response token of each rollout.
+    /// log π_teacher of each token of each rollout that the student drew, `[M]`.
     ///
     /// # Errors
     /// [`Error::Teacher`] after the last try, or at once for an answer that is wrong rather than late.
@@ -78,7 +78,9 @@ impl Teacher {
             .into_iter()
             .zip(rollouts)
             .map(|(scored, rollout)| {
-                scored.map_err(|error| self.error(format!("sample {}: {}", rollout.index, chain(&error))))
+                let scored =
+                    scored.map_err(|error| self.error(format!("sample {}: {}", rollout.index, chain(&error))))?;
+                Ok(rollout.of_drawn(scored))
             })
             .collect()
     }

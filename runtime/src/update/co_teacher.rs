@@ -34,7 +34,7 @@ pub struct CoTeacher {
 /// What a teacher left of a step's responses, in host memory.
 #[derive(Debug)]
 pub struct TeacherSignal {
-    /// `[R, H]` or `[R, V]` of each sample.
+    /// `[M, H]` or `[M, V]` of each sample.
     samples: Vec<Tensor>,
     /// The output projection `[V, H]`, where hidden states were kept.
     weight: Option<Tensor>,
@@ -105,7 +105,7 @@ impl CoTeacher {
             let rows = rows.to_device(Device::Cpu);
             let mut start = 0;
             for rollout in rollouts {
-                let length = rollout.response_ids.len() as i64;
+                let length = rollout.drawn() as i64;
                 samples.push(rows.narrow(0, start, length));
                 start += length;
             }

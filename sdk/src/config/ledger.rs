@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 use training_gym_core::spec::{
     AdvantageEstimator, Divergence, Dtype, KlLossType, LossAggregation, LrDecayStyle, PolicyLoss, SampleWeighting,
-    SelectionRule, TeacherDialect, TokenSelection,
+    SelectionRule, TeacherDialect, TokenSelection, ToolFormat,
 };
 
 use super::{Explanation, Model, Origin, Problem, Recipe, Setting};
@@ -177,6 +177,7 @@ shown! {
     LrDecayStyle: |value| named(value);
     Dtype: |value| named(value);
     TeacherDialect: |value| named(value);
+    ToolFormat: |value| named(value);
     AdvantageEstimator: |value| match value {
         AdvantageEstimator::GroupRelative { normalize_std: true } => "group-relative, over the group's std".to_owned(),
         AdvantageEstimator::GroupRelative { normalize_std: false } => "group-relative".to_owned(),

@@ -157,6 +157,7 @@ pub fn resolve(launch: Resolve<'_>) -> Result<RunSpec, Error> {
         rollout,
         max_prompt_len,
         reward,
+        environment: rollout_environment,
         teacher,
         distill,
         advantage,
@@ -212,5 +213,6 @@ pub fn resolve(launch: Resolve<'_>) -> Result<RunSpec, Error> {
         environment: job.environment,
         num_rollout,
         seed: job.seed,
+        rollout_environment,
     })
 }
