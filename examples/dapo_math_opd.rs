@@ -102,7 +102,7 @@ async fn distil(arguments: &Arguments, gym: &Gym, scale: &Scale, started: &mut S
     println!("run id: {}", run.training_run_id());
     let result = run.result().await?;
     let checkpoint = result.checkpoints().last();
-    println!("checkpoint: {}", checkpoint.path.display());
+    println!("checkpoint: {checkpoint}");
 
     // Deploy what was trained, and evaluate it like the base.
     let trained = Endpoint::launch(checkpoint).app_name("trained-student").recreate_if_existing(true).on(gym).await?;

@@ -9,7 +9,7 @@ use training_gym::config::{Opd, Recipe, TrainConfig};
 use training_gym::dataset::HuggingFaceDataset;
 use training_gym::deploy::Endpoint;
 use training_gym::gym::Gym;
-use training_gym::run::{Error, RunState, TrainRun};
+use training_gym::run::{Checkpoint, Error, RunState, TrainRun};
 
 async fn finished(home: &Home, gym: &Gym, id: &str) -> TrainRun {
     let rows = home.path().join("train.jsonl");
@@ -52,7 +52,9 @@ async fn a_checkpoint_that_lost_its_weights_is_no_success() {
     let gym = home.gym();
     let run = finished(&home, &gym, "done").await;
     let checkpoint = run.result().await.unwrap().checkpoints().last().clone();
-    let weights = checkpoint.path.join("model.safetensors");
+    let folder_of = async |checkpoint: &Checkpoint| checkpoint.folder().await.unwrap();
+    let folder = folder_of(&checkpoint).await;
+    let weights = folder.join("model.safetensors");
     let whole = std::fs::read(&weights).unwrap();
     type Damage<'a> = &'a dyn Fn(&Path);
     let damages: [(Damage<'_>, &str); 4] = [
@@ -78,13 +80,13 @@ async fn a_checkpoint_that_lost_its_weights_is_no_success() {
     run.result().await.unwrap();
 
     // An earlier checkpoint is not the one the run says it made.
-    std::fs::remove_dir_all(&checkpoint.path).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
     let error = run.result().await.unwrap_err();
     assert!(matches!(error, Error::LostCheckpoint { step: 3, newest: 1, .. }), "{error}");
-    mentions(&told(&error), &[checkpoint.path.to_str().unwrap(), "run.checkpoints()", "train anew"]);
+    mentions(&told(&error), &[folder.to_str().unwrap(), "run.checkpoints()", "train anew"]);
     let left = run.checkpoints().await.unwrap();
     assert_eq!(left.iter().map(|checkpoint| checkpoint.step).collect::<Vec<_>>(), [1]);
-    std::fs::remove_dir_all(&left[0].path).unwrap();
+    std::fs::remove_dir_all(folder_of(&left[0]).await).unwrap();
     let error = run.result().await.unwrap_err();
     assert!(matches!(error, Error::NoCheckpoint { .. }), "{error}");
     mentions(&told(&error), &["`done`", "train anew"]);

@@ -215,7 +215,7 @@ async fn a_checkpoint_is_served_beside_its_model() {
     let path = home.path().join("runs/run-1/checkpoints/step-2");
     std::fs::create_dir_all(&path).unwrap();
     std::fs::write(path.join("config.json"), "{}").unwrap();
-    let checkpoint = Checkpoint { path: path.clone(), step: 2, model, run_id: "run-1".parse().unwrap() };
+    let checkpoint = Checkpoint::in_folder(&path, 2, model, "run-1".parse().unwrap());
     let base = Endpoint::launch(model).on(&gym).await.unwrap();
     let trained = Endpoint::launch(&checkpoint).on(&gym).await.unwrap();
     let both = Endpoint::launch((model, &checkpoint)).on(&gym).await.unwrap();

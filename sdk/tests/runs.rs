@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use support::{Home, alive, rows, wait_until};
 use training_gym::backend::Resources;
-use training_gym::config::{Environment, Opd, Recipe, TrainConfig};
+use training_gym::config::{Environment, Model, Opd, Recipe, TrainConfig};
 use training_gym::deploy::{CustomDeployment, Endpoint};
 use training_gym::reward::{RewardError, Sample};
 use training_gym::run::{Cause, Error, RunState, TrainRun};
@@ -52,7 +52,10 @@ async fn a_run_goes_from_launch_to_checkpoints() {
     let checkpoint = result.checkpoints().last();
     assert_eq!((checkpoint.step, result.checkpoints().len()), (3, 2));
     assert_eq!(checkpoint.model, home.model("fine"));
-    assert!(checkpoint.path.join("config.json").is_file());
+    let folder = checkpoint.folder().await.unwrap();
+    assert!(folder.join("config.json").is_file());
+    // Another program takes it by its URL.
+    assert_eq!(Model::hub(&checkpoint.url()), Model::folder(folder));
     assert_eq!(result.metrics().len(), 3);
     assert_eq!(run.metrics().await.unwrap()[2].step, 3);
 

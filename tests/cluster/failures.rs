@@ -1,12 +1,16 @@
 //! Failures as a cluster really gives them, each with the sentence a person reads.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
+use training_gym_core::ids::ContentHash;
 use training_gym_tests::house::{House, fail};
+use training_gym_tests::programs::program;
 
-use crate::kubectl::{As, admin, feed, kubectl, situation};
+use crate::kubectl::{As, admin, feed, kubectl, said, situation};
 use crate::person::{house, person};
 
 /// What a run says that cannot start, or does not end well.
@@ -61,6 +65,60 @@ fn a_trainer_without_memory() -> Result<()> {
         command.args(["--memory", "48Mi", "--max-retries", "0"]);
     })?;
     says(&text, &["ran out of memory", "48 MiB"])
+}
+
+#[test]
+fn a_pod_that_outgrows_its_disk() -> Result<()> {
+    // The person's program alone is larger.
+    let text = refusal(&house()?, |command| {
+        command.args(["--disk", "4Mi", "--max-retries", "0"]).env("TRAINING_GYM_START_TIMEOUT", "120");
+    })?;
+    says(&text, &["evicted", "4 MiB"])
+}
+
+/// An image whose program is no program.
+fn broken_image(name: &str) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = |name: &str| folder.path().join(name);
+    let tar = |archive: &str, from: &str, names: &[&str]| {
+        said(
+            Command::new("tar")
+                .arg("--create")
+                .arg("--file")
+                .arg(path(archive))
+                .arg("--directory")
+                .arg(path(from))
+                .args(names),
+        )
+    };
+    let programs = path("root/usr/local/bin");
+    std::fs::create_dir_all(&programs)?;
+    std::fs::write(programs.join("gym-runtime"), "made for another machine\n")?;
+    std::fs::set_permissions(programs.join("gym-runtime"), Permissions::from_mode(0o755))?;
+    tar("layer.tar", "root", &["usr"])?;
+    let layer = ContentHash::of_file(&path("layer.tar"))?;
+    let config = json!({
+        "architecture": "amd64", "os": "linux",
+        "config": {"User": "65532:65532", "Entrypoint": ["/usr/local/bin/gym-runtime"]},
+        "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{layer}")]},
+    });
+    std::fs::write(path("config.json"), config.to_string())?;
+    let manifest = json!([{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]);
+    std::fs::write(path("manifest.json"), manifest.to_string())?;
+    tar("image.tar", "", &["manifest.json", "config.json", "layer.tar"])?;
+    let import =
+        ["cluster", "run", "ctr", "--address", "/run/containerd/containerd.sock", "-n", "k8s.io", "images", "import"];
+    said(Command::new(program("xtask")).args(import).arg(path("image.tar"))).map(|_| ())
+}
+
+#[test]
+fn an_image_for_another_machine() -> Result<()> {
+    let image = "localhost/training-gym-suite:broken";
+    broken_image(image)?;
+    let text = refusal(&house()?, |command| {
+        command.args(["--max-retries", "0"]).env("TRAINING_GYM_IMAGE", image);
+    })?;
+    says(&text, &["gym-runtime", "another kind of processor"])
 }
 
 #[test]

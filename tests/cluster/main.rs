@@ -2,9 +2,12 @@
 //!
 //! `cargo xtask cluster test` starts those, says where they are in the environment, and runs this.
 
+mod doctor;
 mod egress;
+mod escape;
 mod failures;
 mod kubectl;
+mod logs;
 mod manifests;
 mod node;
 mod person;

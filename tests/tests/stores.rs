@@ -3,6 +3,8 @@
 
 #[path = "stores/faults.rs"]
 mod faults;
+#[path = "stores/models.rs"]
+mod models;
 #[path = "stores/refusals.rs"]
 mod refusals;
 #[path = "stores/servers.rs"]

@@ -84,6 +84,7 @@ async fn show(gym: &Gym, id: &str, json: bool) -> Result<()> {
             "status": status,
             "last_metrics": last,
             "checkpoints": steps,
+            "last_checkpoint": checkpoints.last().map(|checkpoint| checkpoint.url()),
             "store": gym.store().url(),
         }));
     }
@@ -102,6 +103,7 @@ async fn show(gym: &Gym, id: &str, json: bool) -> Result<()> {
         rows.push(("reverse KL", number(last.reverse_kl)));
         rows.push(("step takes", format!("{:.1} s", last.step_seconds)));
     }
+    rows.extend(checkpoints.last().map(|checkpoint| ("last checkpoint", checkpoint.url())));
     rows.push(("checkpoints", if places.is_empty() { "none yet".to_owned() } else { places.join(", ") }));
     if let Some(failure) = &status.failure {
         rows.push(("failed", failure.sentence.clone()));

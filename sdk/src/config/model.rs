@@ -1,4 +1,4 @@
-//! A model by name: a hub id, a folder, or a folder's `file://` URL.
+//! A model by name: a hub id, a folder, or the URL of a folder in a store.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -12,8 +12,7 @@ use super::response::{self, ParsedResponse};
 use super::{Problem, Recipe};
 use crate::hub::Repo;
 
-pub(crate) const URL_BOUND: &str = "only `file:///absolute/path` URLs are read; S3 stores are still to come";
-pub(crate) const URL_REMEDY: &str = "copy the model to this machine and name its folder";
+const URL_REMEDY: &str = "name the model's folder: `s3://bucket/prefix/folder?…` or `file:///absolute/path`";
 
 /// A model, as a handle that is copied like a number.
 ///
@@ -29,6 +28,7 @@ pub struct Model {
 enum Place {
     Hub(&'static str),
     Folder(&'static Path),
+    Stored { url: &'static str, name: &'static str },
 }
 
 /// Where a model's files are.
@@ -43,6 +43,8 @@ pub enum ModelSource {
     },
     /// A Hugging Face folder on this machine.
     Folder(&'static Path),
+    /// A Hugging Face folder in a store, by its URL: a checkpoint's, or one that somebody copied there.
+    Stored(&'static str),
 }
 
 /// Which habits a model's responses have.
@@ -61,22 +63,31 @@ pub enum Family {
 }
 
 impl Model {
-    /// A model of the hub by its id, `org/name`, or a folder by its `file:///absolute/path` URL. It is
-    /// checked by `check()` and every launch; another URL is refused by name.
+    /// A model of the hub by its id, `org/name`, or a folder by its URL: `file:///absolute/path`, or
+    /// `s3://bucket/prefix/folder?…` with the settings that a store's URL has, such as a checkpoint's
+    /// [`url`](crate::run::Checkpoint::url). It is checked by `check()` and every launch; another URL is
+    /// refused by name.
     #[must_use]
     pub fn hub(repo: &str) -> Self {
-        match store::local_folder(repo) {
-            Some(folder) => Self::folder(folder),
-            None => Self::known(kept(repo)),
-        }
+        Self::by_url(repo).unwrap_or_else(|| Self::known(kept(repo)))
     }
 
-    /// A Hugging Face folder, `config.json`, safetensors, tokenizer, by its path or `file://` URL.
+    /// A Hugging Face folder, `config.json`, safetensors, tokenizer, by its path, or its URL as
+    /// [`Model::hub`] takes it.
     #[must_use]
     pub fn folder(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
-        let path = path.to_str().and_then(store::local_folder).unwrap_or(path);
-        Self { place: Place::Folder(kept_path(path)), revision: None }
+        let url = path.to_str().filter(|_| !path.is_dir()).and_then(Self::by_url);
+        url.unwrap_or_else(|| Self { place: Place::Folder(kept_path(path)), revision: None })
+    }
+
+    fn by_url(text: &str) -> Option<Self> {
+        let place = match store::local_folder(text) {
+            Some(folder) => Place::Folder(kept_path(folder)),
+            None if text.contains("://") => Place::Stored { url: kept(text), name: kept(&store::last_part(text)) },
+            None => return None,
+        };
+        Some(Self { place, revision: None })
     }
 
     /// The model at a branch, tag or commit of its repository instead of `main`.
@@ -93,6 +104,7 @@ impl Model {
     pub fn name(&self) -> &'static str {
         match self.place {
             Place::Hub(repo) => repo,
+            Place::Stored { name, .. } => name,
             Place::Folder(path) => path.file_name().unwrap_or(path.as_os_str()).to_str().unwrap_or("model"),
         }
     }
@@ -102,6 +114,7 @@ impl Model {
         match self.place {
             Place::Hub(repo) => ModelSource::Hub { repo, revision: self.revision.unwrap_or("main") },
             Place::Folder(path) => ModelSource::Folder(path),
+            Place::Stored { url, .. } => ModelSource::Stored(url),
         }
     }
 
@@ -131,19 +144,10 @@ impl Model {
         response::split(response, self.family(), true)
     }
 
-    /// The URL it was named by, where that is none a model can be read from.
-    pub(crate) fn foreign_url(&self) -> Option<&'static str> {
-        match self.place {
-            Place::Hub(place) => Some(place),
-            Place::Folder(path) => path.to_str().filter(|_| !path.is_dir()),
-        }
-        .filter(|place| place.contains("://"))
-    }
-
     fn preset(&self) -> Option<&'static Preset> {
         match self.place {
             Place::Hub(repo) => models::PRESETS.iter().find(|preset| preset.repo == repo),
-            Place::Folder(_) => None,
+            Place::Folder(_) | Place::Stored { .. } => None,
         }
     }
 
@@ -157,9 +161,15 @@ impl Model {
         };
         let mut problems = Vec::new();
         match self.place {
-            _ if self.foreign_url().is_some() => {
-                problems.push(problem(format!("{:?}", self.foreign_url().unwrap_or_default()), URL_BOUND, URL_REMEDY));
-            }
+            // A map in memory is known to its own client alone.
+            Place::Stored { url, .. } if !url.starts_with("memory://") => match store::open(url) {
+                Ok(_) => {}
+                // It leaves out what could be a secret.
+                Err(store::Error::Invalid { given, rule, .. }) => {
+                    problems.push(problem(format!("{given:?}"), &rule, URL_REMEDY));
+                }
+                Err(error) => problems.push(problem(self.name().to_owned(), &error.to_string(), URL_REMEDY)),
+            },
             Place::Hub(repo) if Repo::model(repo).is_err() => problems.push(problem(
                 format!("{repo:?}"),
                 "a hub id is `org/name` of letters, digits, `-`, `_` and `.`",
@@ -175,9 +185,9 @@ impl Model {
                 "the folder has no config.json",
                 "give a Hugging Face model folder",
             )),
-            Place::Hub(_) | Place::Folder(_) => {}
+            Place::Hub(_) | Place::Folder(_) | Place::Stored { .. } => {}
         }
-        if let (Place::Folder(_), Some(revision)) = (self.place, self.revision) {
+        if let (Place::Folder(_) | Place::Stored { .. }, Some(revision)) = (self.place, self.revision) {
             problems.push(problem(
                 format!("revision {revision}"),
                 "a folder has no revisions",

@@ -75,7 +75,7 @@ impl TrainConfig {
     fn facts(&self, facts: &Facts) -> Facts {
         let local = match self.model.source() {
             ModelSource::Folder(folder) => context_length(folder),
-            ModelSource::Hub { .. } => None,
+            ModelSource::Hub { .. } | ModelSource::Stored(_) => None,
         };
         Facts {
             context_length: facts.context_length.or(local),

@@ -47,7 +47,7 @@ pub enum Error {
     /// The backend failed.
     #[error(transparent)]
     Backend(#[from] backend::Error),
-    /// The model could not be put into the store.
+    /// The model's store failed, or the one it is put into.
     #[error(transparent)]
     Store(#[from] store::Error),
     /// A live deployment has the name and is something else.
@@ -204,6 +204,7 @@ impl From<ModelError> for Error {
             ModelError::Hub(error) => Self::Model(error),
             ModelError::Backend(error) => Self::Backend(error),
             ModelError::Store(error) => Self::Store(error),
+            ModelError::Checkpoint(error) => Self::Checkpoint(error),
             ModelError::Refused(said) => Self::Check { said },
         }
     }

@@ -275,6 +275,10 @@ pub(super) fn labels(model: Model, promise: &str) -> BTreeMap<String, String> {
             labels.insert(MODEL.to_owned(), repo.to_owned());
             labels.insert(REVISION.to_owned(), revision.to_owned());
         }
+        ModelSource::Stored(url) => {
+            labels.insert(MODEL.to_owned(), url.to_owned());
+            labels.insert(REVISION.to_owned(), "main".to_owned());
+        }
         ModelSource::Folder(path) => {
             labels.insert(FOLDER.to_owned(), path.to_string_lossy().into_owned());
         }

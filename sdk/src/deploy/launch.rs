@@ -5,7 +5,6 @@ use std::future::{Future, IntoFuture};
 use std::marker::PhantomData;
 use std::pin::Pin;
 
-use training_gym_core::checkpoint;
 use training_gym_core::ids::{AppName, InvalidName};
 use training_gym_core::spec::ServeSpec;
 
@@ -13,7 +12,6 @@ use super::handle::{Deployment, TOKEN, labels};
 use super::{CustomDeployment, Endpoint, EngineArguments, Error, ServedModel};
 use crate::backend::{self, IfExisting, JobId, Request, Resources, Secret, Workload};
 use crate::gym::Gym;
-use crate::hub::local_model;
 
 /// A kind of deployment: what [`Launch`] yields.
 pub trait Kind: From<Deployment> + Send + 'static {
@@ -96,15 +94,7 @@ impl<D> Launch<D> {
         let gym = self.gym.map_or_else(Gym::from_env, Ok)?;
         let (name, model) = (self.served.name(), self.served.model());
         let placed = match self.served.checkpoint() {
-            Some(checkpoint) => {
-                let folder = local_model(&checkpoint.path).map_err(Error::Model)?;
-                // What was published is served, not what was left of it.
-                if let Some(manifest) = checkpoint::manifest_in(&folder)? {
-                    checkpoint::check_folder(&manifest, &folder).await?;
-                }
-                gym.computes(model, &folder.join("config.json")).await?;
-                gym.place_checkpoint(name, folder, checkpoint).await?
-            }
+            Some(checkpoint) => gym.checkpoint(model, name, checkpoint).await?,
             None => gym.model(model, name, None).await?,
         };
         let backend = gym.backend();

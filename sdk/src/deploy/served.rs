@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn default_names_tell_models_and_checkpoints_apart() {
         let model = Model::hub("Qwen/Qwen3.5-4B");
-        let checkpoint = |run: &str, step| Checkpoint { path: "/c".into(), step, model, run_id: run.parse().unwrap() };
+        let checkpoint = |run: &str, step| Checkpoint::in_folder("/c", step, model, run.parse().unwrap());
         let name = |served: ServedModel| served.default_app_name().as_str().to_owned();
         assert_eq!(name(model.into()), "qwen-qwen3.5-4b");
         assert_eq!(name((&checkpoint("run-1", 5)).into()), "run-1-step-5");

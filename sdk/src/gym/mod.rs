@@ -6,6 +6,7 @@
 mod model;
 mod orphans;
 mod staging;
+mod stored;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,6 +27,7 @@ pub(crate) use model::ModelError;
 pub use orphans::Leftover;
 #[cfg(feature = "kubernetes")]
 pub(crate) use staging::stage;
+pub(crate) use stored::Spot;
 
 /// The variable that names the state folder.
 const HOME_VARIABLE: &str = "TRAINING_GYM_HOME";

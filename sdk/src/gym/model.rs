@@ -4,12 +4,11 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use training_gym_core::spec::{HubRef, ModelSpec};
-use training_gym_core::store;
+use training_gym_core::{checkpoint, store};
 
 use super::Gym;
 use super::staging::PlacedModel;
 use crate::backend::{self, Question};
-use crate::config::model::{URL_BOUND, URL_REMEDY};
 use crate::config::{Model, ModelSource};
 use crate::hub::{self, Repo, local_model};
 
@@ -20,8 +19,10 @@ pub(crate) enum ModelError {
     Hub(hub::Error),
     /// The runtime could not be asked, or a file of it not be read.
     Backend(backend::Error),
-    /// It could not be put into the store.
+    /// A store failed, the model's or the one it is put into.
     Store(store::Error),
+    /// A checkpoint is not what was published.
+    Checkpoint(checkpoint::Error),
     /// The runtime does not compute it, in its words.
     Refused(String),
 }
@@ -35,6 +36,12 @@ impl From<hub::Error> for ModelError {
 impl From<store::Error> for ModelError {
     fn from(error: store::Error) -> Self {
         Self::Store(error)
+    }
+}
+
+impl From<checkpoint::Error> for ModelError {
+    fn from(error: checkpoint::Error) -> Self {
+        Self::Checkpoint(error)
     }
 }
 
@@ -52,7 +59,7 @@ struct Computed {
 }
 
 impl Gym {
-    /// The model, under `name`, where jobs find it: fetched from the hub where it is not here, at the
+    /// The model, under `name`, where jobs find it: fetched from its store or the hub where it is not here, at the
     /// commit `before` has if that is of the same repository and revision.
     ///
     /// The runtime sees `config.json` first, so that a family it does not compute costs no download.
@@ -62,10 +69,8 @@ impl Gym {
         name: String,
         before: Option<&HubRef>,
     ) -> Result<PlacedModel, ModelError> {
-        if let Some(url) = model.foreign_url() {
-            return Err(ModelError::Refused(format!("`{url}`: {URL_BOUND}; {URL_REMEDY}")));
-        }
         let (folder, hub) = match model.source() {
+            ModelSource::Stored(url) => return self.stored_model(model, name, &self.spot(url)?).await,
             ModelSource::Folder(path) => {
                 let folder = local_model(path)?;
                 self.computes(model, &folder.join("config.json")).await?;
@@ -94,7 +99,7 @@ impl Gym {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::config::{Opd, Recipe, TrainConfig};
     use crate::dataset::HuggingFaceDataset;
@@ -127,15 +132,18 @@ mod tests {
         let text = launched.unwrap_err().to_string();
         assert!(text.contains("`mamba`") && text.contains("MambaForCausalLM"), "{text}");
         assert!(gym.backend().list().await.unwrap().is_empty());
-        // A store that is not read yet is named, not taken for a hub id.
-        let launched = crate::deploy::Endpoint::launch(Model::hub("s3://bucket/m")).on(&gym).await;
+        // A URL of no store is named, not taken for a hub id.
+        let launched = crate::deploy::Endpoint::launch(Model::hub("gs://bucket/m")).on(&gym).await;
         let text = launched.unwrap_err().to_string();
-        assert!(text.contains("`s3://bucket/m`") && text.contains("S3 stores are still to come"), "{text}");
+        assert!(text.contains("`gs://bucket/m`") && text.contains("`s3://bucket/prefix`"), "{text}");
     }
 
-    /// A backend elsewhere: it answers for itself.
+    /// A backend elsewhere: it answers for itself, or has a folder of models and asks the runtime of the other.
     #[derive(Debug)]
-    struct Elsewhere(backend::LocalBackend);
+    pub(in crate::gym) struct Elsewhere(
+        pub(in crate::gym) backend::LocalBackend,
+        pub(in crate::gym) Option<&'static str>,
+    );
 
     #[async_trait::async_trait]
     impl backend::Backend for Elsewhere {
@@ -145,8 +153,15 @@ mod tests {
         fn listen_on(&self) -> (&str, u16) {
             ("127.0.0.1", 0)
         }
+
+        fn models(&self) -> Option<&str> {
+            self.1
+        }
         async fn ask(&self, question: backend::Question) -> Result<backend::Answer, backend::Error> {
             assert!(matches!(question, backend::Question::Computes { .. }));
+            if self.1.is_some() {
+                return self.0.ask(question).await;
+            }
             Ok(backend::Answer::Refused("asked elsewhere".to_owned()))
         }
         async fn share(&self, id: &backend::JobId) -> Result<backend::Share, backend::Error> {
@@ -182,7 +197,7 @@ mod tests {
     #[tokio::test]
     async fn the_runtime_of_the_backend_is_asked_and_no_other() {
         let home = tempfile::tempdir().unwrap();
-        let backend = Elsewhere(backend::LocalBackend::new(home.path()));
+        let backend = Elsewhere(backend::LocalBackend::new(home.path()), None);
         // Nothing is asked of the program of this machine, which is none.
         let gym = Gym::local(home.path()).unwrap().with_runtime("/nowhere").with_backend(std::sync::Arc::new(backend));
         let folder = home.path().join("m");

@@ -15,6 +15,8 @@ use training_gym_core::stored::ModelManifest;
 use super::Gym;
 use super::model::ModelError;
 use crate::backend;
+use crate::config::Model;
+use crate::hub::local_model;
 use crate::run::Checkpoint;
 
 /// A model that a job can have, and its files on this machine.
@@ -52,8 +54,22 @@ impl Gym {
         Ok(PlacedModel { spec: in_pod(root, model, stored), folder })
     }
 
-    /// A run's checkpoint where jobs find it: in the store where it lies.
-    pub(crate) async fn place_checkpoint(
+    /// A run's checkpoint, of a family that is computed, where jobs find it: in the store where it lies.
+    pub(crate) async fn checkpoint(
+        &self,
+        model: Model,
+        name: String,
+        checkpoint: &Checkpoint,
+    ) -> Result<PlacedModel, ModelError> {
+        if let (Some(_), Some(spot)) = (self.backend().models(), checkpoint.spot()) {
+            return self.stored_model(model, name, &spot).await;
+        }
+        let folder = local_model(&checkpoint.files().await?)?;
+        self.computes(model, &folder.join("config.json")).await?;
+        self.place_checkpoint(name, folder, checkpoint).await
+    }
+
+    async fn place_checkpoint(
         &self,
         name: String,
         folder: PathBuf,
@@ -108,7 +124,7 @@ impl Gym {
 }
 
 /// The model as a pod has it. The folder's last part stays: a folder is called by it.
-fn in_pod(root: &str, model: ModelSpec, stored: StoredModel) -> ModelSpec {
+pub(super) fn in_pod(root: &str, model: ModelSpec, stored: StoredModel) -> ModelSpec {
     let last = model.name.rsplit('/').next().unwrap_or(&model.name);
     let folder = format!("{root}/{:.16}/{last}", stored.manifest_sha256.as_str());
     ModelSpec { folder: folder.into(), stored: Some(stored), ..model }
@@ -157,12 +173,12 @@ fn model_files(folder: &Path) -> Result<Vec<(String, u64, u64, i128)>, backend::
     Ok(files)
 }
 
-fn is_of_model(name: &str) -> bool {
+pub(super) fn is_of_model(name: &str) -> bool {
     let kinds = [".json", ".safetensors", ".txt", ".jinja", ".model", ".tiktoken"];
     !name.starts_with('.') && name != MANIFEST && kinds.iter().any(|kind| name.ends_with(kind))
 }
 
-fn local(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> backend::Error {
+pub(super) fn local(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> backend::Error {
     let path = path.to_owned();
     move |source| backend::Error::Io { action, path, source }
 }

@@ -1,30 +1,116 @@
 //! What a run leaves: checkpoints, never none.
 
+use std::fmt;
 use std::ops::Deref;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use training_gym_core::checkpoint::{self, Kind, Manifest};
 use training_gym_core::health::Summary;
 use training_gym_core::ids::RunId;
 use training_gym_core::record::StepMetrics;
 use training_gym_core::spec::ModelSpec;
+use training_gym_core::store::{self, Store};
 
 use super::Error;
 use crate::config::Model;
-use crate::gym::Gym;
+use crate::gym::{Gym, Spot};
 
 /// The weights of a run after some step: a Hugging Face folder, as transformers, vLLM and SGLang
 /// load it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// It says where the folder is; of a store on the network nothing is downloaded before
+/// [`folder`](Self::folder) asks for it, and a job on a cluster reads it where it lies.
+#[derive(Clone, Debug)]
 pub struct Checkpoint {
-    /// The folder.
-    pub path: PathBuf,
     /// The rollout steps done, from 1.
     pub step: u64,
     /// The model it was trained from.
     pub model: Model,
     /// The run.
     pub run_id: RunId,
+    lies: Lies,
+}
+
+/// Where a checkpoint's files are.
+#[derive(Clone, Debug)]
+enum Lies {
+    /// In a folder of this machine.
+    Here(PathBuf),
+    /// In a store that is none.
+    Stored {
+        store: Arc<dyn Store>,
+        manifest: Arc<Manifest>,
+        /// Where the copy on this machine goes.
+        copy: PathBuf,
+    },
+}
+
+impl Checkpoint {
+    /// A folder of this machine as a checkpoint: one that was copied from elsewhere, say.
+    pub fn in_folder(folder: impl Into<PathBuf>, step: u64, model: Model, run_id: RunId) -> Self {
+        Self { step, model, run_id, lies: Lies::Here(folder.into()) }
+    }
+
+    /// Its URL, `file:///…/step-N` or `s3://bucket/…/step-N?…`: what [`Model::hub`] takes in another program.
+    pub fn url(&self) -> String {
+        match &self.lies {
+            Lies::Here(folder) => store::url_of_folder(&std::path::absolute(folder).unwrap_or_else(|_| folder.clone())),
+            Lies::Stored { store, manifest, .. } => store::url_of(store.as_ref(), &manifest.folder()),
+        }
+    }
+
+    /// The folder on this machine. From a store on the network it is fetched first, once: every file is
+    /// checked, and a copy that lost one is completed.
+    ///
+    /// # Errors
+    /// When a file is not what was published, or the store fails.
+    pub async fn folder(&self) -> Result<PathBuf, Error> {
+        Ok(self.files().await?)
+    }
+
+    pub(crate) async fn files(&self) -> Result<PathBuf, checkpoint::Error> {
+        match &self.lies {
+            Lies::Here(folder) => {
+                // What was published is used, not what was left of it.
+                if let Some(manifest) = checkpoint::manifest_in(folder)? {
+                    checkpoint::check_folder(&manifest, folder).await?;
+                }
+                Ok(folder.clone())
+            }
+            Lies::Stored { store, manifest, copy } => {
+                // The manifest is the last file of a copy.
+                let whole = matches!(checkpoint::manifest_in(copy), Ok(Some(there)) if there == **manifest);
+                if !whole || checkpoint::check_folder(manifest, copy).await.is_err() {
+                    checkpoint::fetch(store.as_ref(), manifest, copy).await?;
+                }
+                Ok(copy.clone())
+            }
+        }
+    }
+
+    /// Where it is in a store on the network.
+    pub(crate) fn spot(&self) -> Option<Spot> {
+        match &self.lies {
+            Lies::Here(_) => None,
+            Lies::Stored { store, manifest, .. } => Some(Spot { store: Arc::clone(store), folder: manifest.folder() }),
+        }
+    }
+}
+
+impl PartialEq for Checkpoint {
+    fn eq(&self, other: &Self) -> bool {
+        (self.step, self.model, &self.run_id, self.url()) == (other.step, other.model, &other.run_id, other.url())
+    }
+}
+
+impl Eq for Checkpoint {}
+
+impl fmt::Display for Checkpoint {
+    /// Its URL.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.url())
+    }
 }
 
 /// A run's published checkpoints, by step. There is at least one.
@@ -112,41 +198,34 @@ impl TrainResult {
     }
 }
 
-/// The checkpoints whose manifest is in the store, by step.
+/// The checkpoints whose manifest is in the store, by step: of the rest nothing is read.
 pub(super) async fn published(gym: &Gym, run_id: &RunId, model: &ModelSpec) -> Result<Vec<Checkpoint>, Error> {
     let mut found = Vec::new();
     for manifest in checkpoint::list(gym.store().as_ref(), Kind::Checkpoint, run_id).await? {
         found.push(Checkpoint {
-            path: folder(gym, &manifest).await?,
             step: manifest.step,
             model: model_of(model),
             run_id: run_id.clone(),
+            lies: lies(gym, manifest).await?,
         });
     }
     Ok(found)
 }
 
-/// The folder in the store where that is a folder of this machine, else a copy of it; with every file
-/// the manifest lists. A copy that lacks one is completed; in the store itself nothing can be.
-async fn folder(gym: &Gym, manifest: &Manifest) -> Result<PathBuf, Error> {
+/// In the store where that is a folder of this machine, with every file the manifest lists; else not yet here.
+async fn lies(gym: &Gym, manifest: Manifest) -> Result<Lies, Error> {
     let key = manifest.folder();
     if let Some(path) = gym.store().local_path(&key) {
-        checkpoint::check_folder(manifest, &path).await?;
-        return Ok(path);
+        checkpoint::check_folder(&manifest, &path).await?;
+        return Ok(Lies::Here(path));
     }
-    let copy = gym.cache().join(key);
-    // The manifest is the last file of a copy.
-    let whole = matches!(checkpoint::manifest_in(&copy), Ok(Some(there)) if there == *manifest);
-    if !whole || checkpoint::check_folder(manifest, &copy).await.is_err() {
-        checkpoint::fetch(gym.store().as_ref(), manifest, &copy).await?;
-    }
-    Ok(copy)
+    Ok(Lies::Stored { store: Arc::clone(gym.store()), copy: gym.cache().join(key), manifest: Arc::new(manifest) })
 }
 
 /// Where a document or folder of the store is, for people.
 pub(super) fn place(gym: &Gym, key: &str) -> String {
     let path = gym.store().local_path(key).map(|path| path.display().to_string());
-    path.unwrap_or_else(|| format!("{}/{key}", gym.store().url().trim_end_matches('/')))
+    path.unwrap_or_else(|| store::url_of(gym.store().as_ref(), key))
 }
 
 /// The model a spec names: a folder is called by its last part, anything else is an id of the hub.
@@ -162,7 +241,7 @@ mod tests {
     #[test]
     fn there_is_a_last_one_or_there_are_no_checkpoints() {
         assert_eq!(Checkpoints::new(Vec::new()), None);
-        let at = |step| Checkpoint { path: "/c".into(), step, model: Model::hub("a/b"), run_id: "r".parse().unwrap() };
+        let at = |step| Checkpoint::in_folder("/c", step, Model::hub("a/b"), "r".parse().unwrap());
         let checkpoints = Checkpoints::new(vec![at(5), at(10)]).unwrap();
         assert_eq!((checkpoints.last().step, checkpoints.len(), checkpoints[0].step), (10, 2, 5));
         assert_eq!(checkpoints.iter().map(|checkpoint| checkpoint.step).collect::<Vec<_>>(), [5, 10]);
@@ -170,10 +249,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_copy_that_lost_a_file_is_completed_from_the_store() {
-        use std::sync::Arc;
-
         use training_gym_core::checkpoint::{Draft, publish};
-        use training_gym_core::store::{MemoryStore, Store};
+        use training_gym_core::store::MemoryStore;
 
         let home = tempfile::tempdir().unwrap();
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
@@ -193,22 +270,25 @@ mod tests {
         };
         publish(store.as_ref(), &model, &draft).await.unwrap();
         let spec = ModelSpec { name: "m".to_owned(), folder: "/m".into(), hub: None, stored: None };
-        let copy = published(&gym, &run_id, &spec).await.unwrap()[0].path.clone();
+        let checkpoint = published(&gym, &run_id, &spec).await.unwrap().remove(0);
+        assert_eq!(checkpoint.url(), "memory://runs/r/checkpoints/step-1");
+        assert!(!gym.cache().exists(), "nothing is fetched before it is asked for");
+        let copy = checkpoint.folder().await.unwrap();
         let weights = copy.join("model.safetensors");
         for damage in ["w", "WEIGHTS", ""] {
             std::fs::write(&weights, damage).unwrap();
-            published(&gym, &run_id, &spec).await.unwrap();
+            checkpoint.folder().await.unwrap();
             assert_eq!(std::fs::read_to_string(&weights).unwrap(), "weights");
         }
         for name in ["model.safetensors", "manifest.json"] {
             std::fs::remove_file(copy.join(name)).unwrap();
-            published(&gym, &run_id, &spec).await.unwrap();
+            checkpoint.folder().await.unwrap();
             assert!(copy.join(name).is_file(), "{name}");
         }
         // What the store itself lost cannot be completed.
         std::fs::remove_file(&weights).unwrap();
         store.delete("runs/r/checkpoints/step-1/model.safetensors").await.unwrap();
-        let error = published(&gym, &run_id, &spec).await.unwrap_err().to_string();
+        let error = checkpoint.folder().await.unwrap_err().to_string();
         assert!(error.contains("model.safetensors") && error.contains("missing"), "{error}");
     }
 

@@ -195,6 +195,7 @@ impl From<gym::ModelError> for Error {
             gym::ModelError::Hub(error) => Self::Model(error),
             gym::ModelError::Backend(error) => Self::Backend(error),
             gym::ModelError::Store(error) => Self::Store(error),
+            gym::ModelError::Checkpoint(error) => Self::Checkpoint(error),
             gym::ModelError::Refused(said) => Self::Check { said: format!("model {said}") },
         }
     }

@@ -1,8 +1,9 @@
 //! A person's program, with switches: what the suites launch, kill, and launch again.
 //!
-//! It trains one run, prints `run ID` once launched and `checkpoint PATH` at the end.
+//! It trains one run, prints `run ID` once launched and `checkpoint URL` at the end.
 
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
@@ -21,6 +22,7 @@ async fn moody(sample: &mut Sample) -> Result<f64, RewardError> {
         "hang" => std::thread::sleep(Duration::from_secs(3600)),
         "die" => std::process::abort(),
         "flat" => return Ok(1.0),
+        "chatter" => chatter(),
         _ => {}
     }
     escape(&mood, sample);
@@ -29,6 +31,17 @@ async fn moody(sample: &mut Sample) -> Result<f64, RewardError> {
     sample.score = Some(score);
     sample.metadata.insert("vowels".to_owned(), vowels.into());
     Ok(score)
+}
+
+/// Prints lines that are counted through the process's life.
+fn chatter() {
+    static PRINTED: Mutex<u64> = Mutex::new(0);
+    // Held while printing: calls run side by side, and the numbers rise.
+    let mut printed = PRINTED.lock().unwrap_or_else(PoisonError::into_inner);
+    for _ in 0..60 {
+        println!("chatter {printed} {}", ".".repeat(200));
+        *printed += 1;
+    }
 }
 
 /// Tries to get out, in the way that the mood names, and leaves what came of it in the metadata.
@@ -215,6 +228,9 @@ struct Arguments {
     /// Memory of the trainer on a cluster, such as `2Gi`
     #[arg(long)]
     memory: Option<String>,
+    /// Disk of the trainer's pod on a cluster, such as `2Gi`
+    #[arg(long)]
+    disk: Option<String>,
     /// Pods that may fail on a cluster before the run has
     #[arg(long)]
     max_retries: Option<u32>,
@@ -255,6 +271,7 @@ async fn main() -> anyhow::Result<()> {
     // The cluster suite names a cluster by the variables a person would use; its home is one of them.
     let gym = match std::env::var_os("TRAINING_GYM_BACKEND") {
         Some(_) => Gym::from_env()?,
+        None if std::env::var_os("TRAINING_GYM_STORE").is_some() => Gym::from_env_in(&arguments.home)?,
         None => Gym::local(&arguments.home)?,
     };
     let student = Model::folder(&arguments.student);
@@ -301,14 +318,16 @@ async fn main() -> anyhow::Result<()> {
     if let Some(id) = &arguments.run_id {
         launch = launch.run_id(id);
     }
-    if arguments.gpus.is_some() || arguments.memory.is_some() || arguments.deadline.is_some() {
-        launch = launch.resources(Resources {
-            gpus: arguments.gpus,
-            memory: arguments.memory.clone(),
-            max_retries: arguments.max_retries,
-            deadline: arguments.deadline.map(Duration::from_secs),
-            ..Resources::default()
-        });
+    let resources = Resources {
+        gpus: arguments.gpus,
+        memory: arguments.memory.clone(),
+        disk: arguments.disk.clone(),
+        max_retries: arguments.max_retries,
+        deadline: arguments.deadline.map(Duration::from_secs),
+        ..Resources::default()
+    };
+    if resources != Resources::default() {
+        launch = launch.resources(resources);
     }
     let run = launch.await?;
     println!("run {}", run.training_run_id());
@@ -316,7 +335,7 @@ async fn main() -> anyhow::Result<()> {
         return Ok(());
     }
     let result = run.result().await?;
-    println!("checkpoint {}", result.checkpoints().last().path.display());
+    println!("checkpoint {}", result.checkpoints().last());
     print!("{}", result.health());
     Ok(())
 }

@@ -318,7 +318,7 @@ impl Root {
                 if meta.is_dir() {
                     folders.push(key);
                 } else if meta.is_file() {
-                    found.push(ObjectMeta { key, size: meta.len() });
+                    found.push(ObjectMeta { key, size: meta.len(), version: None });
                 }
             }
         }
@@ -454,7 +454,7 @@ mod tests {
         let (_folder, store) = fresh();
         store.put("a", "x".into()).await.unwrap();
         fs::write(store.root.temporary().join("half"), "half").unwrap();
-        assert_eq!(store.list("").await.unwrap(), [ObjectMeta { key: "a".into(), size: 1 }]);
+        assert_eq!(store.list("").await.unwrap(), [ObjectMeta { key: "a".into(), size: 1, version: None }]);
         let error = store.put(".store/tmp/x", "x".into()).await.unwrap_err();
         assert!(error.to_string().contains("own folder"), "{error}");
     }

@@ -123,7 +123,12 @@ impl Store for MemoryStore {
         check_prefix(prefix)?;
         let objects = self.objects();
         let found = objects.range(prefix.to_owned()..).take_while(|(key, _)| key.starts_with(prefix));
-        Ok(found.map(|(key, bytes)| ObjectMeta { key: key.clone(), size: bytes.len() as u64 }).collect())
+        let meta = |key: &String, bytes: &Bytes| ObjectMeta {
+            key: key.clone(),
+            size: bytes.len() as u64,
+            version: Some(tag(bytes)),
+        };
+        Ok(found.map(|(key, bytes)| meta(key, bytes)).collect())
     }
 
     async fn delete(&self, key: &str) -> Result<(), Error> {

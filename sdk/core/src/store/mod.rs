@@ -8,6 +8,7 @@ pub mod conformance;
 mod fault;
 mod file;
 mod memory;
+mod place;
 mod probe;
 #[cfg(feature = "s3")]
 mod s3;
@@ -23,6 +24,7 @@ use bytes::Bytes;
 pub use fault::{Fault, FaultKind};
 pub use file::FileStore;
 pub use memory::MemoryStore;
+pub use place::{key_of, last_part, url_of, url_of_folder};
 pub use probe::{Outcome as ProbeOutcome, Step as ProbeStep, probe};
 #[cfg(feature = "s3")]
 pub use s3::{S3Limits, S3Store};
@@ -123,6 +125,8 @@ pub struct ObjectMeta {
     pub key: String,
     /// Its size in bytes.
     pub size: u64,
+    /// Its version, where a listing says it: a folder's does not.
+    pub version: Option<ETag>,
 }
 
 /// A place for artefacts.

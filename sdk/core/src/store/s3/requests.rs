@@ -17,7 +17,7 @@ use super::profile::Profile;
 use super::sorting::{self, Asked};
 use super::tail::Tail;
 use crate::store::fault::{Fault, FaultKind};
-use crate::store::{Error, ObjectMeta};
+use crate::store::{ETag, Error, ObjectMeta};
 
 /// The longest key that S3 takes, in bytes, with the store's prefix.
 const LONGEST_KEY: usize = 1024;
@@ -207,7 +207,8 @@ impl Bucket {
                 // What a console made as a "folder" is no object of ours.
                 if key.starts_with(prefix) && check_key(key).is_ok() {
                     let size = object.size().and_then(|size| u64::try_from(size).ok()).unwrap_or(0);
-                    found.push(ObjectMeta { key: key.to_owned(), size });
+                    let version = object.e_tag().map(|tag| ETag(plain(tag)));
+                    found.push(ObjectMeta { key: key.to_owned(), size, version });
                 }
             }
             let next = answer.next_continuation_token().map(str::to_owned);
