@@ -11,6 +11,7 @@ mod failure;
 mod journal;
 mod lease;
 mod memory;
+mod playing;
 mod prepare;
 mod replay;
 mod scoring;

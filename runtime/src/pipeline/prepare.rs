@@ -17,6 +17,7 @@ use training_gym_core::wire::teacher::PROBE_TOKENS;
 use super::evaluate::Evaluation;
 use super::failure::Stop;
 use super::memory;
+use super::playing;
 use super::replay::Replay;
 use super::signal::StopSignal;
 use super::source::{Recordings, check_column};
@@ -31,7 +32,7 @@ use crate::score::reward::Grader;
 use crate::score::teacher::Teacher;
 use crate::score::worker::Worker;
 use crate::settings;
-use crate::text::{TextPipeline, Tokenizer};
+use crate::text::{Conversation, TextPipeline, Tokenizer};
 use crate::update::{CoTeacher, Distillation, Updater};
 
 /// A run, ready to step.
@@ -257,10 +258,16 @@ fn prompts(
     };
     let rows = around.runtime.block_on(data::read_rows(&*around.store, rows)).map_err(stop)?;
     let order = Order { max_prompt_len: spec.data.max_prompt_len, shuffle: spec.data.shuffle, seed: spec.seed };
-    PromptSource::new(rows, order, |prompt| {
-        text.prompt_ids(prompt, spec.data.apply_chat_template, &spec.data.chat_template_kwargs)
+    let kwargs = &spec.data.chat_template_kwargs;
+    let source = PromptSource::new(rows, order, |prompt| match &spec.rollout_environment {
+        None => text.prompt_ids(prompt, spec.data.apply_chat_template, kwargs),
+        Some(environment) => Conversation::begin(text, prompt, (kwargs, &environment.tools))?.prompt_ids(),
     })
-    .map_err(stop)
+    .map_err(stop)?;
+    if let (Some(turns), Some(prompt)) = (playing::turns(spec), source.prompts().first()) {
+        playing::check_template(text, prompt, &turns).map_err(|error| playing::unplayable(&error))?;
+    }
+    Ok(source)
 }
 
 /// The cursor of a resume state that was fetched into `folder`. One that another version wrote, with
@@ -324,7 +331,11 @@ async fn grader(spec: &RunSpec, around: &Surroundings) -> Result<Option<Arc<Grad
         }
     };
     let worker = worker.map_err(stop)?.with_environment(&spec.environment);
-    Grader::start(worker, reward.clone()).await.map(|grader| Some(Arc::new(grader))).map_err(stop)
+    let grader = match spec.rollout_environment {
+        None => Grader::start(worker, reward.clone()).await,
+        Some(_) => Grader::of_environment(worker, reward.clone()).await,
+    };
+    grader.map(|grader| Some(Arc::new(grader))).map_err(stop)
 }
 
 /// The person's executable by its hash, never whatever lies in a build folder now.

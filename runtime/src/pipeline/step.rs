@@ -1,7 +1,6 @@
 //! One trip round the house: prompts, rollouts, scores, advantages, update, publish.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use training_gym_core::ids::WeightVersion;
@@ -10,6 +9,7 @@ use training_gym_core::sample::{FinishReason, Sample};
 use training_gym_core::spec::RunSpec;
 
 use super::failure::Stop;
+use super::playing::{self, Playing, Season};
 use super::replay::{Recorded, Replay};
 use super::scoring::{Judges, Pending, Verdicts};
 use super::signal::StopSignal;
@@ -80,8 +80,9 @@ impl Trainer {
             share: self.grader.as_ref().map(|grader| Arc::new(grader.share(step, self.samples()))),
             teacher: self.teacher.clone(),
         };
-        let mut pending = Pending::new(step, judges, self.runtime.clone());
-        let drawn = self.responses(step, &recorded, &mut pending)?;
+        let season = Season { step, evaluation: false, seed: self.spec.seed };
+        let mut pending = Pending::new(season, judges, self.runtime.clone());
+        let drawn = self.responses(season, &recorded, &mut pending)?;
         pending.ask_teacher();
         let drawn_at = Instant::now();
         let mut memory = self.leave_device();
@@ -145,20 +146,20 @@ impl Trainer {
     /// `None`: it was asked to stop, or what was asked about the first responses failed.
     pub(super) fn draw(
         &mut self,
-        step: u64,
+        season: Season,
         recorded: &Recorded,
         pending: &mut Pending,
     ) -> Result<Option<RolloutBatch>, Stop> {
-        let prompts = self.data.batch(step, self.spec.rollout.rollout_batch_size);
-        let draw = Draw { spec: &self.spec.rollout, text: &self.text, seed: self.spec.seed };
-        let (stop, failed) = (&self.stop, pending.failed());
-        let keep_going = || !stop.is_set() && !failed.load(Ordering::Relaxed);
-        let finished = |rollout: &Rollout| {
-            if !recorded.has(rollout) {
-                pending.ask(rollout);
-            }
-        };
-        let batch = match collect::collect(&mut self.engine, &prompts, &draw, finished, keep_going) {
+        let spec = &self.spec;
+        let prompts = self.data.batch(season.step, spec.rollout.rollout_batch_size);
+        let draw = Draw { spec: &spec.rollout, text: &self.text, seed: spec.seed, turns: playing::turns(spec) };
+        let mut world = Playing::new(season, pending, Some(recorded), (&self.stop, &self.runtime))
+            .within(spec, self.grader.as_ref());
+        let drawn = collect::collect_in(&mut self.engine, &prompts, &draw, &mut world);
+        if let Some(stop) = world.into_failure() {
+            return Err(stop);
+        }
+        let batch = match drawn {
             Ok(batch) => batch,
             Err(collect::Error::Stopped) => return Ok(None),
             Err(error) => return Err(Stop::undrawn(&error)),
@@ -272,7 +273,8 @@ struct Seconds {
 fn measure(batch: &TrainBatch, report: &UpdateReport, advantages: &AdvantageReport, seconds: &Seconds) -> StepMetrics {
     let rollouts = batch.rollouts();
     let samples = rollouts.len() as f64;
-    let tokens: usize = rollouts.iter().map(|rollout| rollout.response_ids.len()).sum();
+    let length: usize = rollouts.iter().map(|rollout| rollout.response_ids.len()).sum();
+    let tokens: usize = rollouts.iter().map(Rollout::drawn).sum();
     let truncated = rollouts.iter().filter(|rollout| rollout.finish_reason == FinishReason::Length).count();
     let rewards: Vec<f64> = batch.scores().iter().filter_map(|score| score.reward).collect();
     let ungraded = batch.scores().iter().filter(|score| matches!(score.grade, Grade::Ungraded { .. })).count();
@@ -282,7 +284,7 @@ fn measure(batch: &TrainBatch, report: &UpdateReport, advantages: &AdvantageRepo
         ungraded: ungraded as u64,
         reverse_kl: advantages.reverse_kl.or(report.log_ratio),
         divergence: report.divergence,
-        response_len: tokens as f64 / samples,
+        response_len: length as f64 / samples,
         truncated: truncated as f64 / samples,
         entropy: report.entropy,
         loss: report.loss,
@@ -312,6 +314,7 @@ fn measure(batch: &TrainBatch, report: &UpdateReport, advantages: &AdvantageRepo
             selected_share: report.selected,
             effective_share: advantages.effective_share,
         }),
+        multi_turn: playing::diagnostics(rollouts),
     }
 }
 
@@ -352,9 +355,14 @@ fn records(batch: &TrainBatch) -> Vec<RolloutRecord> {
             prompt_ids: rollout.prompt.prompt_ids.clone(),
             response: rollout.response.clone(),
             response_ids: rollout.response_ids.clone(),
-            rollout_logprobs: rollout.rollout_logprobs.clone(),
-            teacher_logprobs: score.teacher_logprobs.clone(),
+            response_mask: rollout
+                .episode
+                .is_some()
+                .then(|| rollout.response_mask.iter().map(|&drawn| u8::from(drawn)).collect()),
+            rollout_logprobs: rollout.along_response(&rollout.rollout_logprobs),
+            teacher_logprobs: score.teacher_logprobs.as_ref().map(|teacher| rollout.along_response(teacher)),
             teacher_top: score.teacher_top.clone(),
+            episode: rollout.episode.clone(),
             finish_reason: rollout.finish_reason,
             grade: score.grade.clone(),
             reward: score.reward,

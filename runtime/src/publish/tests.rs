@@ -108,6 +108,7 @@ fn spec(folder: &Path) -> RunSpec {
         num_rollout: 1,
         responses: Default::default(),
         seed: 1,
+        rollout_environment: None,
     }
 }
 

@@ -59,7 +59,7 @@ impl SeatedTeacher<'_> {
 /// What a teacher left of a step's responses, in host memory, or said of them over HTTP.
 #[derive(Debug)]
 pub struct TeacherSignal {
-    /// `[R, H]`, `[R, V]` or, from a server, `[R, 2k + 1]` of each sample.
+    /// `[M, H]`, `[M, V]` or, from a server, `[M, 2k + 1]` of each sample.
     samples: Vec<Tensor>,
     /// The output projection `[V, H]`, where hidden states were kept.
     weight: Option<Tensor>,
@@ -145,7 +145,7 @@ impl CoTeacher {
             let rows = rows.to_device(Device::Cpu);
             let mut start = 0;
             for rollout in rollouts {
-                let length = rollout.response_ids.len() as i64;
+                let length = rollout.drawn() as i64;
                 samples.push(rows.narrow(0, start, length));
                 start += length;
             }

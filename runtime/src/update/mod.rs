@@ -233,7 +233,7 @@ impl Updater {
         for start in (0..samples).step_by(self.spec.global_batch_size) {
             let end = samples.min(start + self.spec.global_batch_size);
             let kept: Vec<usize> = (start..end).filter(|&sample| batch.weights()[sample] > 0.0).collect();
-            let tokens: usize = kept.iter().map(|&sample| batch.rollouts()[sample].response_ids.len()).sum();
+            let tokens: usize = kept.iter().map(|&sample| batch.rollouts()[sample].drawn()).sum();
             if tokens == 0 {
                 continue;
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 use training_gym_core::spec::{
     AdvantageEstimator, Divergence, Dtype, KlLossType, LossAggregation, LrDecayStyle, PolicyLoss, ResponseSource,
-    SampleWeighting, SelectionRule, TeacherDialect, TokenSelection, TopK,
+    SampleWeighting, SelectionRule, TeacherDialect, TokenSelection, ToolFormat, TopK,
 };
 
 use super::{Explanation, Model, Origin, Problem, Recipe, Setting};
@@ -186,6 +186,7 @@ shown! {
     LrDecayStyle: |value| named(value);
     Dtype: |value| named(value);
     TeacherDialect: |value| named(value);
+    ToolFormat: |value| named(value);
     AdvantageEstimator: |value| match value {
         AdvantageEstimator::GroupRelative { normalize_std: true } => "group-relative, over the group's std".to_owned(),
         AdvantageEstimator::GroupRelative { normalize_std: false } => "group-relative".to_owned(),

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use training_gym_core::spec::{
     AdvantageEstimator, Dtype, Egress, KlLossType, LossAggregation, LrDecayStyle, PolicyLoss, ResponseSource,
-    SampleWeighting,
+    SampleWeighting, ToolFormat,
 };
 
 use super::{ChatTemplateKwargs, Environment, Explanation, ExtraConfig, Facts, Model, Opd, settle};
-use crate::reward::{PostProcessFn, RewardFn};
+use crate::reward::{EnvironmentFn, PostProcessFn, RewardFn};
 
 /// How a run trains. Each field is `None` where unset; [`Recipe::explain`] says what then holds.
 ///
@@ -78,6 +78,17 @@ pub struct Recipe {
     /// Files and folders of the machine that the reward may read (and run), by absolute path; beside them it
     /// reads the system's own and its volume. Default none. They are not shipped with the program.
     pub reward_files: Option<Vec<PathBuf>>,
+
+    /// What the model speaks with in several turns: the constant that
+    /// `#[training_gym::rollout_environment]` makes. Its reward takes the place of `custom_rm_function`'s,
+    /// and `reward_timeout` is what one turn may take. Unset: none, a response is one turn.
+    pub rollout_environment: Option<EnvironmentFn>,
+    /// Turns the model may take in a response. Default 8.
+    pub max_assistant_turns: Option<usize>,
+    /// Characters the model is told after one turn; the rest is cut, and says so. Default 1024.
+    pub max_tool_response_length: Option<usize>,
+    /// How the model writes tool calls. Default Hermes's and Qwen's `<tool_call>`.
+    pub tool_format: Option<ToolFormat>,
 
     /// On-policy distillation from a teacher. Unset: none, the run is pure reinforcement learning.
     pub opd: Option<Opd>,
@@ -205,5 +216,10 @@ impl Recipe {
     /// Each value a run of this recipe would have, and where it came from.
     pub fn explain(&self) -> Explanation {
         settle::settle(self, &Facts::default()).explanation
+    }
+
+    /// Whether this program has something the run calls.
+    pub(crate) fn needs_program(&self) -> bool {
+        self.custom_rm_function.is_some() || self.rollout_environment.is_some()
     }
 }

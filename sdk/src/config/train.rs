@@ -157,6 +157,7 @@ pub fn resolve(launch: Resolve<'_>) -> Result<RunSpec, Error> {
         rollout,
         max_prompt_len,
         reward,
+        environment: rollout_environment,
         teacher,
         distill,
         advantage,
@@ -216,5 +217,6 @@ pub fn resolve(launch: Resolve<'_>) -> Result<RunSpec, Error> {
         num_rollout,
         seed: job.seed,
         responses,
+        rollout_environment,
     })
 }
