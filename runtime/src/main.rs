@@ -4,11 +4,11 @@ use std::io::Write;
 
 use anyhow::Context;
 use clap::Parser;
-use training_gym_core::record::Cause;
+use training_gym_core::record::{Cause, STOPPED};
 use training_gym_core::spec::SecretRef;
 use training_gym_runtime::pipeline::Workers;
 use training_gym_runtime::sandbox::remote::Remote;
-use training_gym_runtime::sandbox::{Launcher, Place, Supervisor};
+use training_gym_runtime::sandbox::{End, Launcher, Place, Supervisor};
 use training_gym_runtime::settings::{Cli, RewardWorkerOptions, Role};
 use training_gym_runtime::{
     check, convert, fetch, inspect, memory, pipeline, pretrain, sandbox, serve, settings, supervise, telemetry,
@@ -55,7 +55,7 @@ fn play(role: Role) -> u8 {
             code
         }
         Role::Fetch(options) => fetch::run(&options),
-        Role::RewardWorker(options) => report(reward_worker(options).map(|()| 0)),
+        Role::RewardWorker(options) => report(reward_worker(options)),
         Role::Serve { spec, ready } => {
             report(settings::serve_spec(&spec).map_err(anyhow::Error::from).and_then(|spec| {
                 settings::use_threads(&spec.node);
@@ -79,7 +79,7 @@ fn play(role: Role) -> u8 {
     }
 }
 
-fn reward_worker(options: RewardWorkerOptions) -> anyhow::Result<()> {
+fn reward_worker(options: RewardWorkerOptions) -> anyhow::Result<u8> {
     let RewardWorkerOptions { program_folder, sockets, listen, token_file, volume } = options;
     let place = match listen.zip(token_file) {
         Some((listen, file)) => {
@@ -89,6 +89,7 @@ fn reward_worker(options: RewardWorkerOptions) -> anyhow::Result<()> {
         }
         None => Place::Folder,
     };
+    let apart = matches!(place, Place::Port { .. });
     let supervisor = Supervisor {
         launcher: Launcher::new(settings::this_program()),
         programs: program_folder,
@@ -96,7 +97,11 @@ fn reward_worker(options: RewardWorkerOptions) -> anyhow::Result<()> {
         volume: volume.unwrap_or_else(settings::default_volume),
         place,
     };
-    Ok(sandbox::supervise(supervisor)?)
+    Ok(match sandbox::supervise(supervisor)? {
+        // A pod of its own that ends well has no successor.
+        End::Signal if apart => STOPPED,
+        End::Signal | End::RunOver => 0,
+    })
 }
 
 /// Whether no other trainer will come after one that ended so.

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use training_gym_tests::house::{House, succeed};
 
 use crate::kubectl::{admin, get, situation};
-use crate::person::{await_step, document, follow, house, person, stored};
+use crate::person::{await_step, document, house, person, stored};
 
-const STEPS: u64 = 8;
+const STEPS: u64 = 24;
 /// Documentation's own network (RFC 5737): nobody is there.
 const NOBODY: &str = "192.0.2.7:443";
 const COMPONENT: &str = "app.kubernetes.io/component";
@@ -49,9 +49,10 @@ fn a_reward_function_with_hosts_has_its_own_pod_token_and_policy() -> Result<()>
     let house = house()?;
     knocking(&house)?;
     let steps = STEPS.to_string();
-    let mut launch = person(&house);
-    launch.args(["--steps", &steps, "--detach", "--reward-egress", NOBODY]);
-    let printed = succeed(&mut launch).with_context(situation)?;
+    let asked = |more: &[&str]| {
+        succeed(person(&house).args(["--steps", &steps, "--reward-egress", NOBODY]).args(more)).with_context(situation)
+    };
+    let printed = asked(&["--detach"])?;
     let id = printed.lines().find_map(|line| line.strip_prefix("run ")).context("no run id")?.to_owned();
     await_step(&id, 1)?;
     let run = format!("training-gym/run={id}");
@@ -85,7 +86,7 @@ fn a_reward_function_with_hosts_has_its_own_pod_token_and_policy() -> Result<()>
 
     // Another pod takes its place, and is brought the program.
     admin(&["delete", "pod", "--selector", &apart, "--wait=false"])?;
-    follow(&house, &id, STEPS).with_context(situation)?;
+    asked(&["--run-id", &id])?;
     ensure!(document(&id, "status.json")?["state"] == "succeeded");
     let ended = |job: &Value| {
         let conditions = job["status"]["conditions"].as_array().into_iter().flatten();

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::kubectl::{Created, admin, get, given};
 
 /// A pod that satisfies `restricted` and runs `gym-runtime` with arguments.
-fn pod(name: &str, arguments: &[&str], resources: &Value) -> Result<Value> {
+pub(crate) fn pod(name: &str, arguments: &[&str], resources: &Value) -> Result<Value> {
     Ok(json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
         "spec": {
@@ -24,7 +24,7 @@ fn pod(name: &str, arguments: &[&str], resources: &Value) -> Result<Value> {
     }))
 }
 
-fn await_phase(name: &str, phase: &str) -> Result<()> {
+pub(crate) fn await_phase(name: &str, phase: &str) -> Result<()> {
     let condition = format!("--for=jsonpath={{.status.phase}}={phase}");
     let waited = admin(&["wait", &format!("pod/{name}"), &condition, "--timeout=60s"]);
     waited.map(|_| ()).with_context(|| admin(&["describe", "pod", name]).unwrap_or_default())

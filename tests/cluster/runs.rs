@@ -5,10 +5,11 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
-use training_gym_tests::house::{fail, signal};
+use serde_json::{Value, json};
+use training_gym_tests::house::{fail, signal, succeed};
 
-use crate::kubectl::{admin, given, situation};
+use crate::kubectl::{Created, admin, get, given, situation};
+use crate::node::{await_phase, pod};
 use crate::person::{STEPS, await_step, document, follow, house, launch, person, stored, weights};
 
 /// The undisturbed run's id and weights.
@@ -82,6 +83,36 @@ fn a_drained_node_comes_back_and_the_run_goes_on() -> Result<()> {
     back?;
     follow(&house, &id, STEPS).with_context(situation)?;
     check(&id, 2..=2)
+}
+
+/// Kibibytes of the node's memory that pods may ask for.
+fn allocatable() -> Result<u64> {
+    let node = get(&["node", "gym-node"])?;
+    let memory = node["status"]["allocatable"]["memory"].as_str().context("memory")?;
+    memory.trim_end_matches("Ki").parse().with_context(|| memory.to_owned())
+}
+
+#[test]
+fn a_preempted_run_goes_on_when_there_is_room_again() -> Result<()> {
+    reference()?;
+    let house = house()?;
+    let _class = Created::new(&json!({
+        "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "suite-urgent"}, "value": 1_000_000,
+    }))?;
+    let run = succeed(person(&house).args(["--steps", &STEPS.to_string(), "--memory", "2Gi", "--detach"]))?;
+    let id = run.lines().find_map(|line| line.strip_prefix("run ")).context("no run id")?;
+    await_step(id, 3)?;
+    // Too much beside the run, not without it.
+    let memory = format!("{}Ki", allocatable()? - (3 << 19));
+    let mut urgent =
+        pod("urgent", &["--version"], &json!({"requests": {"memory": memory}, "limits": {"memory": memory}}))?;
+    urgent["spec"]["priorityClassName"] = "suite-urgent".into();
+    let _urgent = Created::new(&urgent)?;
+    await_phase("urgent", "Succeeded")?;
+    let events = admin(&["get", "events", "--field-selector", "reason=Preempted", "--output", "name"])?;
+    ensure!(!events.is_empty(), "nothing was preempted: {}", situation());
+    follow(&house, id, STEPS).with_context(situation)?;
+    check(id, 2..=2)
 }
 
 /// Kills a component of the node; what watches over them starts it again.

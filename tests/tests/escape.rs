@@ -412,7 +412,7 @@ fn a_worker_in_a_pod_of_its_own_is_behind_a_token_is_brought_its_program_and_may
     let apart = Apart::of(&prison)?;
     // Model alone: the program is the trainer's to bring.
     succeed(apart.pod.command(house, "fetch").args(["--store", &apart.pod.store, "--run", &apart.pod.run]))?;
-    let supervisor = apart.supervisor()?;
+    let mut supervisor = apart.supervisor()?;
 
     let refused = apart.trainer("other").output()?;
     let said = String::from_utf8_lossy(&refused.stdout).into_owned() + &String::from_utf8_lossy(&refused.stderr);
@@ -424,7 +424,10 @@ fn a_worker_in_a_pod_of_its_own_is_behind_a_token_is_brought_its_program_and_may
     let mut trainer = Ended(start(&mut apart.trainer("token"))?);
     let status = || house.json("pod", "status.json").ok();
     wait_for("the first step", || status().is_some_and(|status| status["step"].as_u64() >= Some(1)));
-    drop(supervisor);
+    // Its pod is deleted: only one that failed is replaced.
+    signal(supervisor.0.id() as i32, libc::SIGTERM);
+    let ended = supervisor.0.wait()?;
+    ensure!(ended.code() == Some(143), "{ended}");
     let mut supervisor = apart.supervisor()?;
     for (what, process) in [("the run's end", &mut trainer), ("the supervisor's end", &mut supervisor)] {
         let mut ended = None;

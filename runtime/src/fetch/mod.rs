@@ -14,16 +14,13 @@ use std::sync::Arc;
 
 use tokio::signal::unix::{SignalKind, signal};
 use training_gym_core::ids::{ContentHash, RunId};
-use training_gym_core::record::{Cause, keys};
+use training_gym_core::record::{Cause, STOPPED, keys};
 use training_gym_core::spec::{DistillSpec, ModelSpec, ProgramRef, RunSpec, VersionedRunSpec};
 use training_gym_core::store::{self, Store};
 use training_gym_core::stored;
 use training_gym_hub as hub;
 
 use crate::settings::{self, FetchOptions};
-
-/// The exit code of a fetch that was asked to stop (128 + SIGTERM, as shells count).
-const STOPPED: u8 = 143;
 
 /// Why something was not fetched.
 #[derive(Debug, thiserror::Error)]

@@ -26,7 +26,7 @@ use tokio::sync::watch;
 use training_gym_core::checkpoint::{self, Kind, Manifest};
 use training_gym_core::health;
 use training_gym_core::ids::{RunId, WeightVersion};
-use training_gym_core::record::{Cause, RunState, StepMetrics, keys};
+use training_gym_core::record::{Cause, RunState, STOPPED, StepMetrics, keys};
 use training_gym_core::spec::{RunSpec, VersionedRunSpec};
 use training_gym_core::store::{self, Store};
 
@@ -39,9 +39,6 @@ use self::signal::StopSignal;
 use self::step::Trainer;
 use crate::publish::{self, Publisher};
 use crate::settings;
-
-/// Exit code of a run that stopped because it was asked to (128 + SIGTERM, as shells count).
-const STOPPED: u8 = 143;
 
 /// Share of truncated responses in the first step beyond which a person should know.
 const MANY_TRUNCATED: f64 = 0.5;

@@ -33,7 +33,7 @@ use training_gym_core::spec::Egress;
 
 pub use confine::{become_unreadable, confine};
 pub use generation::{Generation, Launcher};
-pub use supervisor::{Place, Supervisor, supervise};
+pub use supervisor::{End, Place, Supervisor, supervise};
 
 /// Why a program cannot be confined or kept.
 #[derive(Debug, thiserror::Error)]

@@ -70,12 +70,21 @@ impl std::fmt::Debug for Place {
     }
 }
 
+/// Why a supervisor ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Its run is over: nobody will need it again.
+    RunOver,
+    /// It was told to by a signal: the run may go on, and need another.
+    Signal,
+}
+
 /// Serves trainers until SIGTERM or SIGINT, or until the run is over where that is said; then every
 /// worker has ended.
 ///
 /// # Errors
 /// [`Error::Supervisor`] when the socket, the port or the volume cannot be had.
-pub fn supervise(supervisor: Supervisor) -> Result<(), Error> {
+pub fn supervise(supervisor: Supervisor) -> Result<End, Error> {
     let failed = |what, path: &Path| {
         let path = path.to_owned();
         move |source| Error::Supervisor { what, path, source }
@@ -112,12 +121,11 @@ pub fn supervise(supervisor: Supervisor) -> Result<(), Error> {
             }
         };
         tracing::info!("ready on {} for programs of {programs}", control.display());
-        tokio::select! {
-            () = serving => {}
-            _ = term.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        Ok(())
+        Ok(tokio::select! {
+            () = serving => End::RunOver,
+            _ = term.recv() => End::Signal,
+            _ = interrupt.recv() => End::Signal,
+        })
     });
     if matches!(place, Place::Folder) {
         let _ = std::fs::remove_file(&control);

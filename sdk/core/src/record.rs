@@ -6,6 +6,9 @@ use serde_json::{Map, Value};
 use crate::ids::WeightVersion;
 use crate::sample::{FinishReason, Prompt};
 
+/// Exit code of what stopped because it was asked to (128 + SIGTERM, as shells count).
+pub const STOPPED: u8 = 143;
+
 /// Where a run is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -3,7 +3,7 @@
 //! It trains one run, prints `run ID` once launched and `checkpoint URL` at the end.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
@@ -35,9 +35,12 @@ async fn moody(sample: &mut Sample) -> Result<f64, RewardError> {
 
 /// Prints lines that are counted through the process's life.
 fn chatter() {
-    static PRINTED: AtomicU64 = AtomicU64::new(0);
+    static PRINTED: Mutex<u64> = Mutex::new(0);
+    // Held while printing: calls run side by side, and the numbers rise.
+    let mut printed = PRINTED.lock().unwrap_or_else(PoisonError::into_inner);
     for _ in 0..60 {
-        println!("chatter {} {}", PRINTED.fetch_add(1, Ordering::Relaxed), ".".repeat(200));
+        println!("chatter {printed} {}", ".".repeat(200));
+        *printed += 1;
     }
 }
 
