@@ -29,6 +29,6 @@ async fn main() -> anyhow::Result<()> {
     let run = launch.await?;
     println!("run id: {}", run.training_run_id());
     let result = run.result().await?;
-    println!("checkpoint: {}", result.checkpoints().last().path.display());
+    println!("checkpoint: {}", result.checkpoints().last());
     Ok(())
 }
