@@ -102,12 +102,16 @@ async fn all(
     };
     let mut reports = Vec::new();
     for (name, rows) in sets {
-        let report = evaluate(&*target, rows, grade)
+        let mut report = evaluate(&*target, rows, grade)
             .options(options(asked))
             .samples(asked.val_n)
             .max_concurrency(asked.concurrency)
             .await
             .with_context(|| format!("cannot evaluate on {name}"))?;
+        // A deployment of this process alone is better told by its model.
+        if let Some(model) = &asked.model {
+            report.target.clone_from(model);
+        }
         let summary = report.summary(grader)?;
         reports.push((name.clone(), report, summary));
     }
