@@ -77,6 +77,9 @@ pub enum Role {
         /// Count prompts of more tokens
         #[arg(long)]
         max_prompt_len: Option<usize>,
+        /// Also say each row's tokens, and refuse none
+        #[arg(long, requires = "rows")]
+        each: bool,
     },
     /// Make a Hugging Face folder of a GGUF file, a sharded actor checkpoint, or another such folder
     Convert(ConvertOptions),

@@ -218,10 +218,12 @@ fn batch(model: &Model) -> TrainBatch {
                 label: String::new(),
                 metadata: Map::new(),
             }),
+            response_mask: vec![true; response_ids.len()],
             response_ids,
             response: String::new(),
             finish_reason: FinishReason::Stop,
             weight_version: WeightVersion(0),
+            episode: None,
         }
     };
     let rollouts = vec![rollout(0, vec![3, 4, 5], (7..77).collect()), rollout(1, vec![3, 4, 5], (20..50).collect())];

@@ -17,8 +17,10 @@ use training_gym_core::wire::teacher::PROBE_TOKENS;
 use super::evaluate::Evaluation;
 use super::failure::Stop;
 use super::memory;
+use super::playing;
 use super::replay::Replay;
 use super::signal::StopSignal;
+use super::source::{Recordings, check_column};
 use super::step::Trainer;
 use crate::data::{self, Order, PromptSource};
 use crate::model::{LoadOptions, Model};
@@ -30,7 +32,7 @@ use crate::score::reward::Grader;
 use crate::score::teacher::Teacher;
 use crate::score::worker::Worker;
 use crate::settings;
-use crate::text::{TextPipeline, Tokenizer};
+use crate::text::{Conversation, TextPipeline, Tokenizer};
 use crate::update::{CoTeacher, Distillation, Updater};
 
 /// A run, ready to step.
@@ -110,6 +112,7 @@ pub(super) fn prepare(
     let text = Arc::new(TextPipeline::from_folder(&spec.model.folder).map_err(|error| invalid(&error))?);
     let data = prompts(&spec, around, &text, &spec.data.train)?;
     notes.extend(too_long("prompts", &data, &spec));
+    check_column(&spec, &data)?;
     let evaluation = match &spec.eval {
         None => None,
         Some(eval) => {
@@ -162,6 +165,8 @@ pub(super) fn prepare(
     notes.extend(memory::spare(&spec, &mut engine, &updater)?);
     engine.weights_changed(WeightVersion(cursor.step));
 
+    let recordings = stop.or(runtime, Recordings::open(Arc::clone(store), &spec)).transpose()?;
+    let Some(recordings) = recordings else { return Ok(None) };
     let Some(grader) = stop.or(runtime, grader(&spec, around)) else { return Ok(None) };
     let grader = grader?;
     let Some(teacher) = stop.or(runtime, teacher(&spec, &text, &data)) else { return Ok(None) };
@@ -181,6 +186,7 @@ pub(super) fn prepare(
         teacher,
         co_teacher,
         replay,
+        recordings,
         evaluation,
         stop: stop.clone(),
     };
@@ -252,10 +258,16 @@ fn prompts(
     };
     let rows = around.runtime.block_on(data::read_rows(&*around.store, rows)).map_err(stop)?;
     let order = Order { max_prompt_len: spec.data.max_prompt_len, shuffle: spec.data.shuffle, seed: spec.seed };
-    PromptSource::new(rows, order, |prompt| {
-        text.prompt_ids(prompt, spec.data.apply_chat_template, &spec.data.chat_template_kwargs)
+    let kwargs = &spec.data.chat_template_kwargs;
+    let source = PromptSource::new(rows, order, |prompt| match &spec.rollout_environment {
+        None => text.prompt_ids(prompt, spec.data.apply_chat_template, kwargs),
+        Some(environment) => Conversation::begin(text, prompt, (kwargs, &environment.tools))?.prompt_ids(),
     })
-    .map_err(stop)
+    .map_err(stop)?;
+    if let (Some(turns), Some(prompt)) = (playing::turns(spec), source.prompts().first()) {
+        playing::check_template(text, prompt, &turns).map_err(|error| playing::unplayable(&error))?;
+    }
+    Ok(source)
 }
 
 /// The cursor of a resume state that was fetched into `folder`. One that another version wrote, with
@@ -303,7 +315,9 @@ async fn metrics_size(store: &dyn Store, spec: &RunSpec) -> Result<u64, Stop> {
 }
 
 async fn grader(spec: &RunSpec, around: &Surroundings) -> Result<Option<Arc<Grader>>, Stop> {
-    let Some(reward) = &spec.reward else { return Ok(None) };
+    // What was recorded has its grades.
+    let unasked = spec.responses.is_recorded() && spec.eval.is_none();
+    let Some(reward) = spec.reward.as_ref().filter(|_| !unasked) else { return Ok(None) };
     let stop = |error: crate::score::Error| Stop::new(error.cause(), &error);
     let worker = match &around.workers {
         Workers::Here(launcher) => {
@@ -317,7 +331,11 @@ async fn grader(spec: &RunSpec, around: &Surroundings) -> Result<Option<Arc<Grad
         }
     };
     let worker = worker.map_err(stop)?.with_environment(&spec.environment);
-    Grader::start(worker, reward.clone()).await.map(|grader| Some(Arc::new(grader))).map_err(stop)
+    let grader = match spec.rollout_environment {
+        None => Grader::start(worker, reward.clone()).await,
+        Some(_) => Grader::of_environment(worker, reward.clone()).await,
+    };
+    grader.map(|grader| Some(Arc::new(grader))).map_err(stop)
 }
 
 /// The person's executable by its hash, never whatever lies in a build folder now.
@@ -341,7 +359,8 @@ async fn teacher(
     text: &TextPipeline,
     data: &PromptSource,
 ) -> Result<Option<(Arc<Teacher>, Vec<String>)>, Stop> {
-    let Some(teacher) = &spec.teacher else { return Ok(None) };
+    let asked = !spec.responses.is_recorded();
+    let Some(teacher) = spec.teacher.as_ref().filter(|_| asked) else { return Ok(None) };
     let token = teacher
         .token
         .as_ref()

@@ -106,7 +106,9 @@ fn spec(folder: &Path) -> RunSpec {
         environment: Default::default(),
         memory: Default::default(),
         num_rollout: 1,
+        responses: Default::default(),
         seed: 1,
+        rollout_environment: None,
     }
 }
 

@@ -61,8 +61,8 @@ impl Teacher {
         self.spec.top_k.map_or(0, |top| top.k)
     }
 
-    /// log π_teacher of each response token of each rollout, and the likeliest tokens there, where they are
-    /// learnt from.
+    /// log π_teacher of each token of each rollout that the student drew, `[M]`, and the likeliest tokens there,
+    /// where they are learnt from.
     ///
     /// # Errors
     /// [`Error::Teacher`] after the last try, or at once for an answer that is wrong rather than late.
@@ -86,7 +86,10 @@ impl Teacher {
             .into_iter()
             .zip(rollouts)
             .map(|(scored, rollout)| {
-                scored.map_err(|error| self.error(format!("sample {}: {}", rollout.index, chain(&error))))
+                let scored =
+                    scored.map_err(|error| self.error(format!("sample {}: {}", rollout.index, chain(&error))))?;
+                let top = scored.top.map(|top| top.only(&rollout.response_mask));
+                Ok(Answer { logprobs: rollout.of_drawn(scored.logprobs), top })
             })
             .collect()
     }

@@ -17,7 +17,7 @@ use training_gym_core::spec::TopK;
 use super::error::Error;
 use super::micro_batch::MicroBatch;
 use super::packing;
-use super::seat::{Parked, bytes_of};
+use super::seat::{Parked, Seated, bytes_of};
 use super::taught::TeacherRows;
 use crate::batch::{Rollout, TrainBatch};
 use crate::model::{Checkpoint, LoadOptions, Model, ModelConfig};
@@ -32,10 +32,34 @@ pub struct CoTeacher {
     max_tokens: usize,
 }
 
+/// A teacher on the device, in the student's place.
+#[derive(Debug)]
+pub struct SeatedTeacher<'a> {
+    teacher: &'a CoTeacher,
+    model: Model,
+    _seated: Seated,
+}
+
+impl SeatedTeacher<'_> {
+    /// Its model, to draw responses with; whoever shares it lets go before the teacher leaves.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// Scores responses in packed passes.
+    ///
+    /// # Errors
+    /// [`Error::Token`] for an id it does not have.
+    pub fn score(&self, rollouts: &[Rollout]) -> Result<TeacherSignal, Error> {
+        self.teacher.check_tokens(rollouts)?;
+        Ok(no_grad(|| self.teacher.scored(&self.model, rollouts)))
+    }
+}
+
 /// What a teacher left of a step's responses, in host memory, or said of them over HTTP.
 #[derive(Debug)]
 pub struct TeacherSignal {
-    /// `[R, H]`, `[R, V]` or, from a server, `[R, 2k + 1]` of each sample.
+    /// `[M, H]`, `[M, V]` or, from a server, `[M, 2k + 1]` of each sample.
     samples: Vec<Tensor>,
     /// The output projection `[V, H]`, where hidden states were kept.
     weight: Option<Tensor>,
@@ -81,16 +105,29 @@ impl CoTeacher {
     /// # Errors
     /// [`Error::Teacher`] when the weights cannot be read; [`Error::Token`] for an id it does not have.
     pub fn score(&self, student: &Parked<'_>, rollouts: &[Rollout]) -> Result<TeacherSignal, Error> {
+        self.check_tokens(rollouts)?;
+        self.sit(student)?.score(rollouts)
+    }
+
+    /// Reads the weights onto the device, where they stay until what is returned is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Teacher`] when the weights cannot be read.
+    pub fn sit(&self, student: &Parked<'_>) -> Result<SeatedTeacher<'_>, Error> {
+        let unusable = |source| Error::Teacher { folder: self.folder.clone(), source };
+        let model = Model::load(&self.folder, self.options).map_err(unusable)?;
+        let _seated = student.place().take(bytes_of(&model));
+        Ok(SeatedTeacher { teacher: self, model, _seated })
+    }
+
+    fn check_tokens(&self, rollouts: &[Rollout]) -> Result<(), Error> {
         for rollout in rollouts {
             let ids = rollout.prompt.prompt_ids.iter().chain(&rollout.response_ids);
             if let Some(&id) = ids.into_iter().find(|id| !(0..self.vocab).contains(*id)) {
                 return Err(Error::Token { id, vocab_size: self.vocab, sample: rollout.index });
             }
         }
-        let unusable = |source| Error::Teacher { folder: self.folder.clone(), source };
-        let model = Model::load(&self.folder, self.options).map_err(unusable)?;
-        let _seated = student.place().take(bytes_of(&model));
-        Ok(no_grad(|| self.scored(&model, rollouts)))
+        Ok(())
     }
 
     fn scored(&self, model: &Model, rollouts: &[Rollout]) -> TeacherSignal {
@@ -108,7 +145,7 @@ impl CoTeacher {
             let rows = rows.to_device(Device::Cpu);
             let mut start = 0;
             for rollout in rollouts {
-                let length = rollout.response_ids.len() as i64;
+                let length = rollout.drawn() as i64;
                 samples.push(rows.narrow(0, start, length));
                 start += length;
             }

@@ -55,7 +55,7 @@ use training_gym_core::spec::{Divergence, MemorySpec, TokenSelection, UpdateSpec
 use crate::batch::{Rollout, TrainBatch, UpdateReport};
 use crate::model::Model;
 use adamw::AdamW;
-pub use co_teacher::{CoTeacher, TeacherSignal};
+pub use co_teacher::{CoTeacher, SeatedTeacher, TeacherSignal};
 pub use error::Error;
 use loss::Objective;
 pub use offload::Moves;
@@ -233,7 +233,7 @@ impl Updater {
         for start in (0..samples).step_by(self.spec.global_batch_size) {
             let end = samples.min(start + self.spec.global_batch_size);
             let kept: Vec<usize> = (start..end).filter(|&sample| batch.weights()[sample] > 0.0).collect();
-            let tokens: usize = kept.iter().map(|&sample| batch.rollouts()[sample].response_ids.len()).sum();
+            let tokens: usize = kept.iter().map(|&sample| batch.rollouts()[sample].drawn()).sum();
             if tokens == 0 {
                 continue;
             }

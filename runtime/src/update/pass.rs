@@ -125,7 +125,7 @@ impl Updater {
         }
         let loss_tokens: Vec<usize> = match &chosen {
             Some(chosen) => places.iter().map(|&place| chosen.rows[place].len()).collect(),
-            None => kept.iter().map(|&sample| rollouts[sample].response_ids.len()).collect(),
+            None => kept.iter().map(|&sample| rollouts[sample].drawn()).collect(),
         };
         // Relative to each other: their mean is 1, whatever they are.
         let mean = kept.iter().map(|&sample| batch.weights()[sample]).sum::<f64>() / kept.len() as f64;
@@ -254,7 +254,7 @@ impl Updater {
         Whole { terms, slopes }
     }
 
-    /// log π of each response id under the starting weights, `[R]` a sample.
+    /// log π of each drawn id under the starting weights, `[M]` a sample.
     ///
     /// # Panics
     /// When they were not kept ([`with_reference`](Self::with_reference)).
@@ -269,7 +269,7 @@ impl Updater {
             let scored = Vec::<f32>::try_from(scored.to_device(tch::Device::Cpu)).expect("a list of numbers");
             let mut rest = scored.as_slice();
             for rollout in rollouts {
-                let (mine, others) = rest.split_at(rollout.response_ids.len());
+                let (mine, others) = rest.split_at(rollout.drawn());
                 all.push(mine.to_vec());
                 rest = others;
             }

@@ -13,15 +13,20 @@ use crate::ids::{AppName, ContentHash, RunId};
 pub use crate::stored::StoredModel;
 
 mod distill;
+mod environment;
 mod memory;
 mod method;
+mod source;
 
+pub use crate::tool_call::ToolFormat;
 pub use distill::{DistillSpec, Divergence, DivergenceSwitch, SelectionRule, TokenSelection, TopK};
+pub use environment::EnvironmentSpec;
 pub use memory::MemorySpec;
 pub use method::{
     AdvantageEstimator, AdvantageSpec, KlLossSpec, KlLossType, KlRewardSpec, LossAggregation, OverlongSpec, PassRate,
     PolicyLoss, SampleWeighting,
 };
+pub use source::ResponseSource;
 
 /// A [`RunSpec`] as it is stored: the version is part of the document.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -70,6 +75,12 @@ pub struct RunSpec {
     pub num_rollout: u64,
     /// The one seed all randomness of the run derives from.
     pub seed: u64,
+    /// Whose responses are learnt from.
+    #[serde(default, skip_serializing_if = "ResponseSource::is_student")]
+    pub responses: ResponseSource,
+    /// The environment that responses of several turns are drawn in; `None` draws one turn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout_environment: Option<EnvironmentSpec>,
 }
 
 /// A model on disk: a Hugging Face folder.
@@ -200,7 +211,7 @@ impl Default for EngineSpec {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RewardSpec {
-    /// Name of the `#[training_gym::reward]` function.
+    /// Name of the `#[training_gym::reward]` function, or of the rollout environment whose reward it is.
     pub function: String,
     /// Name of the group-level function that turns samples into rewards, if any.
     pub post_process: Option<String>,

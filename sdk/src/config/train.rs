@@ -157,6 +157,7 @@ pub fn resolve(launch: Resolve<'_>) -> Result<RunSpec, Error> {
         rollout,
         max_prompt_len,
         reward,
+        environment: rollout_environment,
         teacher,
         distill,
         advantage,
@@ -164,6 +165,7 @@ pub fn resolve(launch: Resolve<'_>) -> Result<RunSpec, Error> {
         save,
         eval: shape,
         job,
+        responses,
         memory,
         ..
     } = settled;
@@ -214,5 +216,7 @@ pub fn resolve(launch: Resolve<'_>) -> Result<RunSpec, Error> {
         memory,
         num_rollout,
         seed: job.seed,
+        responses,
+        rollout_environment,
     })
 }

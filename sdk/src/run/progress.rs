@@ -162,6 +162,7 @@ mod tests {
             dropped_samples: 0,
             health: None,
             memory: None,
+            multi_turn: None,
         }
     }
 

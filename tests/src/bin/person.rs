@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 use training_gym::config::{Egress, LrDecayStyle, TeacherDialect};
 use training_gym::prelude::*;
-use training_gym_tests::escapes;
+use training_gym_tests::{escapes, world};
 
 /// How the reward function behaves: by the prompt, so that a shipped program needs no switch.
 #[training_gym::reward]
@@ -78,6 +78,8 @@ async fn doubled(samples: &mut [Sample]) -> Result<Vec<f64>, RewardError> {
 enum Reward {
     Moody,
     Doubled,
+    /// Responses of several turns, in the moody world
+    World,
     None,
 }
 
@@ -275,6 +277,18 @@ impl Arguments {
     }
 }
 
+/// Some letters end a turn: a random model hardly ever draws the end token.
+fn in_the_world(recipe: Recipe) -> Recipe {
+    Recipe {
+        rollout_environment: Some(world::WORLD),
+        max_assistant_turns: Some(4),
+        max_tool_response_length: Some(20),
+        rollout_max_response_len: Some(160),
+        rollout_stop_token_ids: Some((3..40).collect()),
+        ..recipe
+    }
+}
+
 #[training_gym::main]
 async fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
@@ -312,7 +326,7 @@ async fn main() -> anyhow::Result<()> {
         reward_timeout: Some(Duration::from_secs(3)),
         reward_files: (!arguments.reward_file.is_empty()).then(|| arguments.reward_file.clone()),
         reward_egress: (!arguments.reward_egress.is_empty()).then(|| Egress::Declared(arguments.reward_egress.clone())),
-        custom_rm_function: (arguments.reward != Reward::None).then_some(MOODY),
+        custom_rm_function: matches!(arguments.reward, Reward::Moody | Reward::Doubled).then_some(MOODY),
         custom_reward_post_process_function: (arguments.reward == Reward::Doubled).then_some(DOUBLED),
         opd: arguments.co_resident().or_else(|| arguments.behind_url(teacher.as_ref())),
         eval_interval: arguments.eval_interval,
@@ -324,6 +338,7 @@ async fn main() -> anyhow::Result<()> {
         n_samples_per_eval_prompt: Some(2),
         ..arguments.method.recipe()
     };
+    let recipe = if arguments.reward == Reward::World { in_the_world(recipe) } else { recipe };
     let held_out = dataset.clone().prompt_template("Tell me. {prompt}");
     let mut launch = TrainConfig { model: student, dataset, recipe }.launch().on(&gym);
     if arguments.eval_interval.is_some() {

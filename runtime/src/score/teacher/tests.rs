@@ -117,10 +117,12 @@ fn rollout(index: u64, response_ids: Vec<i64>) -> Rollout {
         group_index: 0,
         prompt: Arc::new(prompt),
         rollout_logprobs: vec![-1.0; response_ids.len()],
+        response_mask: vec![true; response_ids.len()],
         response_ids,
         response: String::new(),
         finish_reason: FinishReason::Stop,
         weight_version: WeightVersion(0),
+        episode: None,
     }
 }
 

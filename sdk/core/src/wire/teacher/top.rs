@@ -53,12 +53,24 @@ impl TopLogprobs {
         Stored { k, ids, logprobs }.try_into()
     }
 
+    /// Those of the positions that `mask`, `[R]`, marks.
+    #[must_use]
+    pub fn only(&self, mask: &[bool]) -> Self {
+        let rows = self.ids.chunks(self.k).zip(self.logprobs.chunks(self.k)).zip(mask);
+        let mut kept = Self::new(self.k);
+        for ((ids, logprobs), _) in rows.filter(|(_, marked)| **marked) {
+            kept.ids.extend_from_slice(ids);
+            kept.logprobs.extend_from_slice(logprobs);
+        }
+        kept
+    }
+
     /// Tokens a position.
     pub fn k(&self) -> usize {
         self.k
     }
 
-    /// Positions: the response's tokens.
+    /// Positions: the response's tokens, or those of them that were drawn.
     pub fn positions(&self) -> usize {
         self.ids.len() / self.k
     }
