@@ -145,7 +145,14 @@ async fn main() -> anyhow::Result<()> {
 
 /// The student's reward before it learns anything: a run of one step with next to no learning rate.
 async fn baseline(gym: &Gym, student: Model, eval: &HuggingFaceDataset, recipe: &Recipe) -> anyhow::Result<f64> {
-    let recipe = Recipe { num_rollout: Some(1), eval_interval: Some(1), lr: Some(1e-9), lr_warmup_iters: None, ..recipe.clone() };
+    let recipe = Recipe {
+        num_rollout: Some(1),
+        eval_interval: Some(1),
+        opd: None,
+        lr: Some(1e-6),
+        lr_warmup_iters: None,
+        ..recipe.clone()
+    };
     // What is drawn for its one step does not matter, and nothing is learnt from even numbers.
     let launch = TrainConfig { model: student, dataset: eval.clone(), recipe }.launch().eval(eval.clone());
     let result = launch.allow_shared_rows(true).on(gym).await?.result().await?;
