@@ -26,6 +26,7 @@ use training_gym_core::episode::EpisodeRecord;
 use training_gym_core::ids::WeightVersion;
 use training_gym_core::record::Grade;
 use training_gym_core::sample::{FinishReason, Prompt, Sample};
+use training_gym_core::wire::teacher::TopLogprobs;
 
 /// One prompt of a step, ready for the engine.
 #[derive(Clone, Debug, PartialEq)]
@@ -174,6 +175,9 @@ impl RolloutBatch {
             if let Some(teacher) = &score.teacher_logprobs {
                 assert_eq!(teacher.len(), rollout.drawn(), "teacher of sample {}", rollout.index);
             }
+            if let Some(top) = &score.teacher_top {
+                assert_eq!(top.positions(), rollout.drawn(), "teacher of sample {}", rollout.index);
+            }
         }
         ScoredBatch { batch: self, scores }
     }
@@ -193,6 +197,8 @@ pub struct Score {
     pub metadata: Map<String, Value>,
     /// log π_teacher of each id that was drawn, `[M]`; `None` without a teacher.
     pub teacher_logprobs: Option<Vec<f32>>,
+    /// The teacher's likeliest tokens at each of those, `[M, k]`, where they are learnt from.
+    pub teacher_top: Option<TopLogprobs>,
 }
 
 /// A step's responses with rewards and teacher log-probabilities.

@@ -227,8 +227,14 @@ fn batch(model: &Model) -> TrainBatch {
         }
     };
     let rollouts = vec![rollout(0, vec![3, 4, 5], (7..77).collect()), rollout(1, vec![3, 4, 5], (20..50).collect())];
-    let score =
-        || Score { grade: Grade::NotAsked, reward: None, score: None, metadata: Map::new(), teacher_logprobs: None };
+    let score = || Score {
+        grade: Grade::NotAsked,
+        reward: None,
+        score: None,
+        metadata: Map::new(),
+        teacher_logprobs: None,
+        teacher_top: None,
+    };
     RolloutBatch::new(1, rollouts).scored(vec![score(), score()]).with_advantages(vec![vec![1.0; 70], vec![-0.5; 30]])
 }
 

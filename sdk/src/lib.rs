@@ -34,9 +34,11 @@
 //! | [`program`] | the person's own executable, shipped with a run that has a reward function |
 //! | [`deploy`] | a model behind HTTP: launch, wait, chat, log-probabilities, stop |
 //! | [`run`] | a training run: launch, watch, attach, cancel, checkpoints |
+//! | [`curriculum`] | programs of several runs, each from the weights of the one before: sparse-to-dense |
 //! | [`eval`] | how good a deployment is on held-out rows |
 //! | [`gym`] | the client: which backend and which store |
 //! | [`backend`] | where jobs run: one trait, and processes of this machine or pods of a cluster behind it |
+//! | [`prepare`] | data files into rows: duplicates, lengths, split, report |
 //! | [`doctor`] | what is in order and what is not, before anything runs: one table with remedies |
 //! | [`error`] | one error for a whole program |
 //! | [`prelude`] | the names a program needs |
@@ -70,6 +72,7 @@
 pub mod __private;
 pub mod backend;
 pub mod config;
+pub mod curriculum;
 pub mod dataset;
 pub mod deploy;
 pub mod doctor;
@@ -79,6 +82,7 @@ pub mod gym;
 #[cfg(feature = "kubernetes")]
 pub(crate) mod manifest;
 pub mod prelude;
+pub mod prepare;
 pub mod program;
 pub mod reward;
 pub mod run;

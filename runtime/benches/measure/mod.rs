@@ -129,6 +129,7 @@ pub(crate) fn scored_batch(samples: Vec<Drawn>, mut teacher: Option<Vec<Vec<f32>
             score: None,
             metadata: Map::new(),
             teacher_logprobs: teacher.as_mut().map(|all| std::mem::take(&mut all[index])),
+            teacher_top: None,
         })
         .collect();
     RolloutBatch::new(1, rollouts).scored(scores)

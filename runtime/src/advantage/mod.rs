@@ -99,6 +99,9 @@ pub fn estimate(batch: ScoredBatch, spec: &AdvantageSpec, inputs: Inputs<'_>) ->
         AdvantageEstimator::Ignored => {
             GroupAdvantages { advantages: vec![0.0; rewards.len()], ..raw(&rewards, group_size) }
         }
+        AdvantageEstimator::Demonstrated => {
+            GroupAdvantages { advantages: vec![1.0; rewards.len()], zero_std_groups: 0 }
+        }
     };
     let mut report = AdvantageReport { zero_std_groups: groups.zero_std_groups, ..AdvantageReport::default() };
 
@@ -243,6 +246,7 @@ mod tests {
                 score: None,
                 metadata: serde_json::Map::new(),
                 teacher_logprobs: teacher.map(<[f32]>::to_vec),
+                teacher_top: None,
             })
             .collect();
         RolloutBatch::new(1, rollouts).scored(scores)

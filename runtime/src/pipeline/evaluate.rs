@@ -69,7 +69,11 @@ impl Trainer {
         let mut world = Playing::new(season, &mut pending, None, (&self.stop, &self.runtime))
             .within(&self.spec, self.grader.as_ref());
         let drawn = collect::collect_in(&mut self.engine, &prompts, &draw, &mut world);
-        if let Some(stop) = world.into_failure() {
+        let failure = world.into_failure();
+        if self.spec.memory.free_cache_engine {
+            self.engine.free_cache();
+        }
+        if let Some(stop) = failure {
             return Err(stop);
         }
         if let Err(error) = &drawn

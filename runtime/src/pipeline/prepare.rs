@@ -9,16 +9,18 @@ use tokio::runtime::Handle;
 use training_gym_core::checkpoint::{self, Manifest};
 use training_gym_core::ids::{ContentHash, WeightVersion};
 use training_gym_core::record::{Cause, keys};
-use training_gym_core::spec::{AdvantageEstimator, ProgramRef, RunSpec};
+use training_gym_core::spec::{AdvantageEstimator, Divergence, ProgramRef, RunSpec};
 use training_gym_core::store::Store;
 use training_gym_core::wire::ModelInfo;
 use training_gym_core::wire::teacher::PROBE_TOKENS;
 
 use super::evaluate::Evaluation;
 use super::failure::Stop;
+use super::memory;
 use super::playing;
 use super::replay::Replay;
 use super::signal::StopSignal;
+use super::source::{Recordings, check_column};
 use super::step::Trainer;
 use crate::data::{self, Order, PromptSource};
 use crate::model::{LoadOptions, Model};
@@ -110,6 +112,7 @@ pub(super) fn prepare(
     let text = Arc::new(TextPipeline::from_folder(&spec.model.folder).map_err(|error| invalid(&error))?);
     let data = prompts(&spec, around, &text, &spec.data.train)?;
     notes.extend(too_long("prompts", &data, &spec));
+    check_column(&spec, &data)?;
     let evaluation = match &spec.eval {
         None => None,
         Some(eval) => {
@@ -129,17 +132,12 @@ pub(super) fn prepare(
     if spec.advantage.kl_reward.is_some() {
         updater = updater.with_reference();
     }
+    updater = updater.sparing(spec.memory);
     let co_teacher = co_teacher(&spec, &text, &model)?.map(|(teacher, said)| {
         notes.extend(said);
         teacher
     });
-    if let Some(distill) = &spec.distill {
-        let distillation = Distillation {
-            divergence: distill.divergence,
-            coef: distill.coef,
-            selection: distill.selection,
-            seed: spec.seed,
-        };
+    if let Some(distillation) = distillation(&spec, &text)? {
         let rewarded = spec.reward.is_some() && spec.advantage.estimator != AdvantageEstimator::Ignored;
         updater = updater.distilling(distillation, rewarded);
     }
@@ -164,8 +162,11 @@ pub(super) fn prepare(
     cursor.metrics_offset = cursor.metrics_offset.min(written);
     let replay = runtime.block_on(Replay::open(Arc::clone(store), spec.run_id.clone()))?;
     let mut engine = Engine::new(model, &spec.rollout.engine).map_err(|error| invalid(&error))?;
+    notes.extend(memory::spare(&spec, &mut engine, &updater)?);
     engine.weights_changed(WeightVersion(cursor.step));
 
+    let recordings = stop.or(runtime, Recordings::open(Arc::clone(store), &spec)).transpose()?;
+    let Some(recordings) = recordings else { return Ok(None) };
     let Some(grader) = stop.or(runtime, grader(&spec, around)) else { return Ok(None) };
     let grader = grader?;
     let Some(teacher) = stop.or(runtime, teacher(&spec, &text, &data)) else { return Ok(None) };
@@ -185,10 +186,36 @@ pub(super) fn prepare(
         teacher,
         co_teacher,
         replay,
+        recordings,
         evaluation,
         stop: stop.clone(),
     };
     Ok(Some(Prepared { trainer, publisher, cursor, notes }))
+}
+
+/// What is learnt in the loss itself: from a co-resident teacher, or from a server's likeliest tokens.
+fn distillation(spec: &RunSpec, text: &TextPipeline) -> Result<Option<Distillation>, Stop> {
+    let seed = spec.seed;
+    if let Some(distill) = &spec.distill {
+        let (divergence, coef, selection) = (distill.divergence, distill.coef, distill.selection);
+        return Ok(Some(Distillation { divergence, coef, selection, seed }));
+    }
+    let Some((teacher, top)) = spec.teacher.as_ref().and_then(|teacher| Some((teacher, teacher.top_k?))) else {
+        return Ok(None);
+    };
+    let refuse = |what: String| Err(Stop::say(Cause::InvalidInput, format!("opd.top_k: {what}")));
+    let tokens = text.tokenizer().vocab_size();
+    if top.k == 0 || top.k >= tokens {
+        return refuse(format!("k = {} must be ≥ 1 and less than the vocabulary's {tokens} tokens", top.k));
+    }
+    if !top.tail && top.divergence != Divergence::ForwardKl {
+        return refuse("without a tail only the forward KL is computed".to_owned());
+    }
+    let temperature = spec.rollout.sampling.temperature;
+    if temperature != 1.0 {
+        return refuse(format!("the teacher's tokens are those of temperature 1, the student's of {temperature}"));
+    }
+    Ok(Some(Distillation { divergence: top.divergence, coef: teacher.opd_kl_coef, selection: None, seed }))
 }
 
 /// A note, where prompts were left out.
@@ -288,7 +315,9 @@ async fn metrics_size(store: &dyn Store, spec: &RunSpec) -> Result<u64, Stop> {
 }
 
 async fn grader(spec: &RunSpec, around: &Surroundings) -> Result<Option<Arc<Grader>>, Stop> {
-    let Some(reward) = &spec.reward else { return Ok(None) };
+    // What was recorded has its grades.
+    let unasked = spec.responses.is_recorded() && spec.eval.is_none();
+    let Some(reward) = spec.reward.as_ref().filter(|_| !unasked) else { return Ok(None) };
     let stop = |error: crate::score::Error| Stop::new(error.cause(), &error);
     let worker = match &around.workers {
         Workers::Here(launcher) => {
@@ -330,7 +359,8 @@ async fn teacher(
     text: &TextPipeline,
     data: &PromptSource,
 ) -> Result<Option<(Arc<Teacher>, Vec<String>)>, Stop> {
-    let Some(teacher) = &spec.teacher else { return Ok(None) };
+    let asked = !spec.responses.is_recorded();
+    let Some(teacher) = spec.teacher.as_ref().filter(|_| asked) else { return Ok(None) };
     let token = teacher
         .token
         .as_ref()

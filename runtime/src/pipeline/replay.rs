@@ -9,6 +9,7 @@ use std::sync::Arc;
 use training_gym_core::ids::RunId;
 use training_gym_core::record::{Cause, Grade, RolloutRecord, keys};
 use training_gym_core::store::{Error, Store};
+use training_gym_core::wire::teacher;
 
 use super::failure::Stop;
 use super::playing;
@@ -107,11 +108,11 @@ impl Recorded {
         Some(Graded { grade: record.grade.clone(), score: record.score, metadata: record.metadata.clone() })
     }
 
-    /// Its recorded teacher log-probabilities.
-    pub(super) fn teacher_logprobs(&self, rollout: &Rollout) -> Option<Vec<f32>> {
-        let recorded = self.of(rollout)?.teacher_logprobs.as_ref()?;
-        let drawn: Vec<f32> = recorded.iter().flatten().copied().collect();
-        (drawn.len() == rollout.drawn()).then_some(drawn)
+    /// What the teacher is recorded to have said of the tokens that were drawn.
+    pub(super) fn taught(&self, rollout: &Rollout) -> Option<teacher::Answer> {
+        let record = self.of(rollout)?;
+        let logprobs: Vec<f32> = record.teacher_logprobs.as_ref()?.iter().flatten().copied().collect();
+        (logprobs.len() == rollout.drawn()).then(|| teacher::Answer { logprobs, top: record.teacher_top.clone() })
     }
 
     /// What an environment said to this turn before.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::runtime::Handle;
 use tokio::task::{JoinError, JoinSet};
 use training_gym_core::record::Cause;
+use training_gym_core::wire::teacher::Answer;
 
 use super::failure::Stop;
 use super::playing::Season;
@@ -32,12 +33,12 @@ pub(super) struct Judges {
 pub(super) struct Verdicts {
     /// Of the reward function.
     pub(super) graded: HashMap<u64, Graded>,
-    /// log π_teacher of each response id.
-    pub(super) taught: HashMap<u64, Vec<f32>>,
+    /// Of the teacher.
+    pub(super) taught: HashMap<u64, Answer>,
 }
 
 /// A sample's index and what the teacher thinks of its response.
-type Taught = (u64, Vec<f32>);
+type Taught = (u64, Answer);
 
 /// Questions on their way. Dropping this gives them up.
 pub(super) struct Pending {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use training_gym_core::ids::WeightVersion;
-use training_gym_core::record::{Cause, Grade, Health, RolloutRecord, StepMetrics};
+use training_gym_core::record::{Cause, Grade, Health, RolloutRecord, StepMemory, StepMetrics};
 use training_gym_core::sample::{FinishReason, Sample};
 use training_gym_core::spec::RunSpec;
 
@@ -13,6 +13,7 @@ use super::playing::{self, Playing, Season};
 use super::replay::{Recorded, Replay};
 use super::scoring::{Judges, Pending, Verdicts};
 use super::signal::StopSignal;
+use super::source::{self, Recordings, Responses};
 use crate::advantage::{self, AdvantageReport, Inputs, OpdTerm};
 use crate::batch::{Rollout, RolloutBatch, Score, ScoredBatch, TrainBatch, UpdateReport};
 use crate::data::PromptSource;
@@ -21,7 +22,7 @@ use crate::rollout::collect::{self, Draw};
 use crate::score::reward::{Graded, Grader};
 use crate::score::teacher::Teacher;
 use crate::text::TextPipeline;
-use crate::update::{self, CoTeacher, Updater};
+use crate::update::{self, CoTeacher, TeacherSignal, Updater};
 
 /// Everything a step needs, made once.
 #[derive(Debug)]
@@ -48,6 +49,8 @@ pub(super) struct Trainer {
     pub(super) evaluation: Option<super::evaluate::Evaluation>,
     /// Scores that a lost attempt recorded.
     pub(super) replay: Replay,
+    /// Rollouts of another run, where those are trained on.
+    pub(super) recordings: Option<Recordings>,
     /// Set when someone asked the run to stop.
     pub(super) stop: StopSignal,
 }
@@ -79,14 +82,24 @@ impl Trainer {
         };
         let season = Season { step, evaluation: false, seed: self.spec.seed };
         let mut pending = Pending::new(season, judges, self.runtime.clone());
-        let drawn = self.draw(season, &recorded, &mut pending)?;
+        let drawn = self.responses(season, &recorded, &mut pending)?;
+        pending.ask_teacher();
         let drawn_at = Instant::now();
-        let Some(verdicts) = self.stop.or(&self.runtime, pending.join()) else { return Ok(None) };
-        let (verdicts, Some(batch)) = (verdicts?, drawn) else { return Ok(None) };
-        let Some(scores) = self.score(&batch, &recorded, verdicts)? else { return Ok(None) };
+        let mut memory = self.leave_device();
+        let verdicts = self.stop.or(&self.runtime, pending.join());
+        if self.updater.onload_student() {
+            self.engine.reseat(self.updater.model().share());
+        }
+        let Some(verdicts) = verdicts else { return Ok(None) };
+        let (verdicts, Some(Responses { batch, signal, scores })) = (verdicts?, drawn) else { return Ok(None) };
+        let scores = match scores {
+            Some(scores) => Some(scores),
+            None => self.score(&batch, &recorded, verdicts)?,
+        };
+        let Some(scores) = scores else { return Ok(None) };
         let scored_at = Instant::now();
         let (train, advantages) = self.advantages(batch.scored(scores));
-        let report = self.update(&train)?;
+        let report = self.update(&train, signal)?;
         if report.updates == 0 && report.skipped_updates > 0 {
             let skipped = report.skipped_updates;
             let sentence = format!("no weight moved at step {step}: no loss or gradient of {skipped} was finite");
@@ -99,9 +112,30 @@ impl Trainer {
             update: scored_at.elapsed().as_secs_f64(),
             step: began.elapsed().as_secs_f64(),
         };
-        let metrics = measure(&train, &report, &advantages, &seconds);
+        let mut metrics = measure(&train, &report, &advantages, &seconds);
+        if !self.spec.responses.is_student() {
+            source::off_policy(&mut metrics);
+        }
+        let moves = self.updater.take_moves();
+        (memory.moved_bytes, memory.move_seconds) = (moves.bytes, moves.seconds);
+        metrics.memory = (!self.spec.memory.is_none()).then_some(memory);
         check_finite(&metrics)?;
         Ok(Some(StepOutcome { metrics, records: records(&train), note: recorded.damage() }))
+    }
+
+    /// After the last token: gives up what nobody needs while scores are waited for.
+    fn leave_device(&mut self) -> StepMemory {
+        let cache_bytes = self.engine.take_cache_peak() as u64;
+        // What an idle engine gave back by itself counts where it was asked to.
+        let freed = self.spec.memory.free_cache_engine;
+        if freed {
+            self.engine.free_cache();
+        }
+        let waits = self.grader.is_some() || self.teacher.is_some();
+        if waits && self.updater.offload_student() {
+            self.engine.reseat(self.updater.model().share());
+        }
+        StepMemory { cache_bytes, cache_freed_bytes: if freed { cache_bytes } else { 0 }, ..StepMemory::default() }
     }
 
     /// Samples of a step.
@@ -110,7 +144,7 @@ impl Trainer {
     }
 
     /// `None`: it was asked to stop, or what was asked about the first responses failed.
-    fn draw(
+    pub(super) fn draw(
         &mut self,
         season: Season,
         recorded: &Recorded,
@@ -130,7 +164,6 @@ impl Trainer {
             Err(collect::Error::Stopped) => return Ok(None),
             Err(error) => return Err(Stop::undrawn(&error)),
         };
-        pending.ask_teacher();
         Ok(Some(batch))
     }
 
@@ -163,25 +196,35 @@ impl Trainer {
             .iter()
             .zip(all)
             .zip(rewards)
-            .map(|((rollout, graded), reward)| Score {
-                grade: graded.grade,
-                reward,
-                score: graded.score,
-                metadata: graded.metadata,
-                teacher_logprobs: taught.remove(&rollout.index).or_else(|| recorded.teacher_logprobs(rollout)),
+            .map(|((rollout, graded), reward)| {
+                let answer = taught.remove(&rollout.index).or_else(|| recorded.taught(rollout));
+                let (teacher_logprobs, teacher_top) =
+                    answer.map_or((None, None), |answer| (Some(answer.logprobs), answer.top));
+                Score {
+                    grade: graded.grade,
+                    reward,
+                    score: graded.score,
+                    metadata: graded.metadata,
+                    teacher_logprobs,
+                    teacher_top,
+                }
             })
             .collect();
         Ok(Some(scores))
     }
 
-    fn advantages(&self, batch: ScoredBatch) -> (TrainBatch, AdvantageReport) {
+    fn advantages(&mut self, batch: ScoredBatch) -> (TrainBatch, AdvantageReport) {
         let opd = self
             .spec
             .teacher
             .as_ref()
+            // Likeliest tokens are learnt from in the loss itself.
+            .filter(|teacher| teacher.top_k.is_none())
             .map(|teacher| OpdTerm { coef: teacher.opd_kl_coef, log_ratio_clamp: teacher.log_ratio_clamp });
-        let reference =
-            self.spec.advantage.kl_reward.as_ref().map(|_| self.updater.reference_logprobs(batch.rollouts()));
+        let reference = match self.spec.advantage.kl_reward {
+            Some(_) => Some(self.updater.reference_logprobs(batch.rollouts())),
+            None => None,
+        };
         let inputs = Inputs {
             opd: opd.as_ref(),
             n_samples_per_prompt: self.spec.rollout.n_samples_per_prompt,
@@ -192,13 +235,22 @@ impl Trainer {
     }
 
     /// Both phases where a teacher shares the device: it scores while the student is away, and is gone
-    /// before the student is back.
-    fn update(&mut self, train: &TrainBatch) -> Result<UpdateReport, Stop> {
+    /// before the student is back. `signal` is what it said already.
+    fn update(&mut self, train: &TrainBatch, signal: Option<TeacherSignal>) -> Result<UpdateReport, Stop> {
         let numerics = |error: update::Error| Stop::new(Cause::Numerics, &error);
         if let Some(distill) = &self.spec.distill {
             self.updater.minimise(distill.divergence_at(train.step(), self.spec.num_rollout));
         }
+        if let Some(top) = self.spec.teacher.as_ref().and_then(|teacher| teacher.top_k) {
+            let vocab = self.updater.model().config().vocab_size as i64;
+            let signal =
+                TeacherSignal::of_server(train, top, vocab).map_err(|error| Stop::new(Cause::Teacher, &error))?;
+            return self.updater.apply_taught(train, &signal).map_err(numerics);
+        }
         let Some(teacher) = &self.co_teacher else { return self.updater.apply(train).map_err(numerics) };
+        if let Some(signal) = signal {
+            return self.updater.apply_taught(train, &signal).map_err(numerics);
+        }
         let parked = self.updater.park();
         let moved = parked.moved().map(|student| self.engine.reseat(student.share())).is_some();
         let signal =
@@ -251,6 +303,7 @@ fn measure(batch: &TrainBatch, report: &UpdateReport, advantages: &AdvantageRepo
         clamped_tokens: advantages.clamped,
         zero_std_groups: advantages.zero_std_groups,
         dropped_samples: advantages.dropped,
+        memory: None,
         health: Some(Health {
             reverse_kl_p95: advantages.reverse_kl_p95.or(report.log_ratio_p95),
             task_advantage: advantages.task_advantage,
@@ -308,6 +361,7 @@ fn records(batch: &TrainBatch) -> Vec<RolloutRecord> {
                 .then(|| rollout.response_mask.iter().map(|&drawn| u8::from(drawn)).collect()),
             rollout_logprobs: rollout.along_response(&rollout.rollout_logprobs),
             teacher_logprobs: score.teacher_logprobs.as_ref().map(|teacher| rollout.along_response(teacher)),
+            teacher_top: score.teacher_top.clone(),
             episode: rollout.episode.clone(),
             finish_reason: rollout.finish_reason,
             grade: score.grade.clone(),

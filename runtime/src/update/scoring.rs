@@ -8,7 +8,7 @@ use super::co_teacher::TeacherSignal;
 use super::head::{OutputHead, Rows};
 use super::micro_batch::MicroBatch;
 use super::selection::{TokenStats, select};
-use super::taught::{RowStats, Taught, TeacherRows};
+use super::taught::{RowStats, Taught};
 use super::{Distillation, Updater, packing};
 use crate::batch::TrainBatch;
 
@@ -50,7 +50,7 @@ impl Updater {
                 let chunk_size = self.spec.logits_chunk_size.min(CHUNK);
                 let head = OutputHead { weight: &output, temperature: self.temperature, chunk_size };
                 let taught = Taught {
-                    rows: TeacherRows::new(&taught_rows, teacher_weight.as_ref()),
+                    rows: signal.teaching(&taught_rows, teacher_weight.as_ref()),
                     vocab: signal.vocab,
                     temperature: self.temperature,
                     divergence: Divergence::ReverseKl,

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use crate::episode::EpisodeRecord;
 use crate::ids::WeightVersion;
 use crate::sample::{FinishReason, Prompt};
+use crate::wire::teacher::TopLogprobs;
 
 /// Exit code of what stopped because it was asked to (128 + SIGTERM, as shells count).
 pub const STOPPED: u8 = 143;
@@ -136,7 +137,8 @@ pub struct StepMetrics {
     pub loss: f64,
     /// Share of tokens the clip cut.
     pub clip_fraction: f64,
-    /// Mean |log π_trainer − log π_engine| of sampled tokens: what separates the two forward passes.
+    /// Mean |log π_trainer − log π_engine| of sampled tokens: what separates the two forward passes; 0
+    /// where the student did not draw them.
     pub logprob_gap: f64,
     /// Gradient norm before clipping, mean of the step's optimizer steps.
     pub grad_norm: f64,
@@ -174,9 +176,26 @@ pub struct StepMetrics {
     /// What tells whether the run is well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<Health>,
+    /// What the step did without, where the recipe asks for any of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<StepMemory>,
     /// Of responses of several turns.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub multi_turn: Option<MultiTurn>,
+}
+
+/// Memory that was given up for time in one step, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StepMemory {
+    /// Key-value cache after the last response was drawn.
+    pub cache_bytes: u64,
+    /// Of it, given back before the update.
+    pub cache_freed_bytes: u64,
+    /// Weights and optimizer state moved between the device and host memory, both ways. On a CPU, whose
+    /// memory is the host's, 0: nothing is moved.
+    pub moved_bytes: u64,
+    /// Seconds of the moves.
+    pub move_seconds: f64,
 }
 
 /// What a step's responses of several turns are made of.
@@ -270,11 +289,15 @@ pub struct RolloutRecord {
     /// 1 for each response id that the model drew, 0 for one that it was told; absent where it drew all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response_mask: Option<Vec<u8>>,
-    /// log π of each response id under the engine that drew it; `None` where none did (mask 0).
+    /// log π of each response id under the engine that drew it; `None` where none did (mask 0); 0 for a
+    /// dataset's, which were given.
     pub rollout_logprobs: Vec<Option<f32>>,
     /// log π_teacher of each response id; `None` where the model did not draw it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub teacher_logprobs: Option<Vec<Option<f32>>>,
+    /// The teacher's likeliest tokens at each position that the model drew, where they are learnt from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub teacher_top: Option<TopLogprobs>,
     /// The turns, of a response of several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub episode: Option<EpisodeRecord>,

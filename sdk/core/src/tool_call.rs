@@ -200,7 +200,7 @@ mod tests {
         let one = called("f", json!({"x": [1, {"y": null}]}));
         let text = r#"{"name": "f", "parameters": {"x": [1, {"y": null}]}}"#;
         for text in [text.to_owned(), format!("\n```json\n{text}\n```\n"), format!("[{text}]")] {
-            assert_eq!(parse(&text, ToolFormat::Json).calls, [one.clone()], "{text}");
+            assert_eq!(parse(&text, ToolFormat::Json).calls, std::slice::from_ref(&one), "{text}");
         }
         for text in ["higher", "[1, 2]", "7", "", "```\nno\n```"] {
             let parsed = parse(text, ToolFormat::Json);

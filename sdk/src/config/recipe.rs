@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use training_gym_core::spec::{
-    AdvantageEstimator, Dtype, Egress, KlLossType, LossAggregation, LrDecayStyle, PolicyLoss, SampleWeighting,
-    ToolFormat,
+    AdvantageEstimator, Dtype, Egress, KlLossType, LossAggregation, LrDecayStyle, PolicyLoss, ResponseSource,
+    SampleWeighting, ToolFormat,
 };
 
 use super::{ChatTemplateKwargs, Environment, Explanation, ExtraConfig, Facts, Model, Opd, settle};
@@ -32,7 +32,8 @@ pub struct Recipe {
     pub num_rollout: Option<u64>,
     /// Prompts a step. Default 16.
     pub rollout_batch_size: Option<usize>,
-    /// Responses a prompt: the group of group-relative advantages. Default 4.
+    /// Responses a prompt: the group of group-relative advantages. Default 4, and 1 where the dataset holds
+    /// the responses.
     pub n_samples_per_prompt: Option<usize>,
     /// Tokens a response may have; one that reaches it is truncated. Default 2048.
     pub rollout_max_response_len: Option<usize>,
@@ -111,6 +112,10 @@ pub struct Recipe {
     /// alike.
     pub weighting: Option<SampleWeighting>,
 
+    /// Whose responses are learnt from: the student's, the co-resident teacher's, the dataset's (supervised
+    /// fine-tuning), or another run's. Default the student's own.
+    pub responses: Option<ResponseSource>,
+
     /// Samples an optimizer step; divides `rollout_batch_size · n_samples_per_prompt`. Unset: all of
     /// a rollout, one optimizer step each.
     pub global_batch_size: Option<usize>,
@@ -138,6 +143,22 @@ pub struct Recipe {
     pub entropy_coef: Option<f64>,
     /// Which mean the loss is. Default over tokens.
     pub loss_aggregation: Option<LossAggregation>,
+
+    /// Compute activations again, layer by layer, on the way back, instead of keeping them: the memory of one
+    /// layer's, for the time of a second forward pass. The numbers stay the same. Default false.
+    pub gradient_checkpointing: Option<bool>,
+    /// Keep the optimizer's moments, and float32 masters of narrower weights, in host memory but for the
+    /// update. On a CPU nothing is moved. Default false.
+    pub optimizer_offload: Option<bool>,
+    /// Keep model weights in host memory while nobody computes with them: the student's while a step waits
+    /// for scores, those of a KL penalty's reference but for its pass. On a CPU nothing is moved. Default false.
+    pub param_offload: Option<bool>,
+    /// Give the engine's key-value cache back after every rollout. Default false.
+    pub free_cache_engine: Option<bool>,
+    /// Share of the device's memory that weights, optimizer and key-value cache may take together while
+    /// responses are drawn, in (0, 1]: fewer are drawn together where more would not fit. Unset: no bound but
+    /// `max_running_requests`.
+    pub gpu_memory_utilization: Option<f64>,
 
     /// Peak learning rate, > 0. Default 1e-6.
     pub lr: Option<f64>,

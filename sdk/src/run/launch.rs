@@ -147,7 +147,7 @@ impl TrainLaunch {
                 secrets,
                 labels: BTreeMap::from([(status::ATTEMPTS_BEFORE.to_owned(), attempts.to_string())]),
                 resources,
-                reward_worker: run.spec().reward.is_some(),
+                reward_worker: asks_rewards(run.spec()),
                 reward_egress: run.spec().reward.as_ref().map(|reward| reward.egress.clone()).unwrap_or_default(),
                 if_existing: IfExisting::Adopt,
                 ..Request::new(Workload::Train {
@@ -227,6 +227,11 @@ impl TrainLaunch {
         let resources = resources.placement();
         Ok(Prepared { gym, spec, model_folder: placed.folder, resources, threads_asked, secrets, notes })
     }
+}
+
+/// Whether the reward function is called: what was recorded has its grades.
+fn asks_rewards(spec: &RunSpec) -> bool {
+    spec.reward.is_some() && !(spec.responses.is_recorded() && spec.eval.is_none())
 }
 
 /// What a run computes with: the recipe's word goes before the launch's, and both before what the run

@@ -106,7 +106,7 @@ fn a_selection_is_among_the_drawn_tokens() {
 
 #[test]
 fn the_reference_is_asked_of_the_drawn_tokens() {
-    let updater = Updater::new(model(Kind::Float, true), spec(), 0.8).unwrap().with_reference();
+    let mut updater = Updater::new(model(Kind::Float, true), spec(), 0.8).unwrap().with_reference();
     let whole = batch(&updater.model, 0.8, 12);
     let told = masked(&whole);
     let (all, some) = (updater.reference_logprobs(whole.rollouts()), updater.reference_logprobs(told.rollouts()));

@@ -1,5 +1,7 @@
 mod distilled;
+mod likeliest;
 mod masked;
+mod memory;
 mod methods;
 
 use std::sync::Arc;
@@ -104,8 +106,14 @@ fn batch(model: &Model, temperature: f64, seed: u64) -> TrainBatch {
             episode: None,
         });
     }
-    let score =
-        || Score { grade: Grade::NotAsked, reward: None, score: None, metadata: Map::new(), teacher_logprobs: None };
+    let score = || Score {
+        grade: Grade::NotAsked,
+        reward: None,
+        score: None,
+        metadata: Map::new(),
+        teacher_logprobs: None,
+        teacher_top: None,
+    };
     let scores = rollouts.iter().map(|_| score()).collect();
     RolloutBatch::new(1, rollouts).scored(scores).with_advantages(advantages)
 }

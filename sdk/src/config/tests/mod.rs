@@ -5,6 +5,7 @@ mod explained;
 mod models;
 mod refused;
 mod resolved;
+mod source;
 
 use super::{Model, Opd, Recipe, TrainConfig, models as presets};
 use crate::dataset::HuggingFaceDataset;
