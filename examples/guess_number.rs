@@ -52,7 +52,9 @@ impl RolloutEnvironment for GuessNumber {
             Some(_) => Outcome::Open,
         };
         Ok(match guess {
-            Some(guess) if self.outcome == Outcome::Open && self.turns < TURNS => Observation::user(hint(guess, self.hidden)),
+            Some(guess) if self.outcome == Outcome::Open && self.turns < TURNS => {
+                Observation::user(hint(guess, self.hidden))
+            }
             _ => Observation::done(),
         })
     }
@@ -99,8 +101,10 @@ async fn main() -> anyhow::Result<()> {
         None => Gym::from_env()?,
     };
     let folder = gym.home().join("examples/guess_number");
-    let student = player("student", 64, 2).make(&folder, || (0..6000).map(|game| careless(&mut Dice(game))).collect())?;
-    let teacher = player("teacher", 96, 3).make(&folder, || (0..16_000).map(|game| careful(&mut Dice(!game))).collect())?;
+    let student =
+        player("student", 64, 2).make(&folder, || (0..6000).map(|game| careless(&mut Dice(game))).collect())?;
+    let teacher =
+        player("teacher", 96, 3).make(&folder, || (0..16_000).map(|game| careful(&mut Dice(!game))).collect())?;
 
     // Odd numbers to learn from, even ones to be judged by.
     let rows = |name: &str, first: i64| {
@@ -138,14 +142,25 @@ async fn main() -> anyhow::Result<()> {
     let last = result.metrics().last().and_then(|metrics| metrics.multi_turn.clone());
     println!("\neven numbers: reward {before:.2} before, {:.2} after", after.unwrap_or(f64::NAN));
     if arguments.json {
-        println!("{}", serde_json::json!({"before": before, "after": after, "seed": arguments.seed, "last_step": last}));
+        println!(
+            "{}",
+            serde_json::json!({"before": before, "after": after, "seed": arguments.seed, "last_step": last})
+        );
     }
     Ok(())
 }
 
 /// The student's reward before it learns anything: a run of one step with next to no learning rate.
 async fn baseline(gym: &Gym, student: Model, eval: &HuggingFaceDataset, recipe: &Recipe) -> anyhow::Result<f64> {
-    let recipe = Recipe { num_rollout: Some(1), eval_interval: Some(1), lr: Some(1e-9), lr_warmup_iters: None, ..recipe.clone() };
+    let recipe = Recipe {
+        num_rollout: Some(1),
+        eval_interval: Some(1),
+        opd: None,
+        lr: Some(1e-6),
+        lr_warmup_iters: None,
+        lr_decay_style: None,
+        ..recipe.clone()
+    };
     // What is drawn for its one step does not matter, and nothing is learnt from even numbers.
     let launch = TrainConfig { model: student, dataset: eval.clone(), recipe }.launch().eval(eval.clone());
     let result = launch.allow_shared_rows(true).on(gym).await?.result().await?;
@@ -164,7 +179,8 @@ fn careless(dice: &mut Dice) -> Transcript {
         if dice.chance(0.1) {
             return ("?".to_owned(), true);
         }
-        let guess = if dice.chance(0.5) { low + dice.roll((high - low + 1) as usize) as i64 } else { 1 + dice.roll(20) as i64 };
+        let guess =
+            if dice.chance(0.5) { low + dice.roll((high - low + 1) as usize) as i64 } else { 1 + dice.roll(20) as i64 };
         (guess.to_string(), true)
     })
 }
@@ -188,7 +204,11 @@ fn play(dice: &mut Dice, mut choose: impl FnMut(&mut Dice, i64, i64) -> (String,
         let (text, learnt) = choose(dice, low, high);
         let guess = text.parse().ok();
         let told = guess.filter(|guess| *guess != hidden && turns.len() + 1 < TURNS).map(|guess| {
-            if hidden > guess { low = low.max(guess + 1) } else { high = high.min(guess - 1) }
+            if hidden > guess {
+                low = low.max(guess + 1)
+            } else {
+                high = high.min(guess - 1)
+            }
             ("user", hint(guess, hidden).to_owned())
         });
         let over = told.is_none();

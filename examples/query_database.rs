@@ -114,7 +114,8 @@ impl Database {
                 lines.push("...".to_owned());
                 break;
             }
-            let cells: Vec<String> = (0..columns).map(|column| row.get_ref(column).map(shown)).collect::<Result<_, _>>()?;
+            let cells: Vec<String> =
+                (0..columns).map(|column| row.get_ref(column).map(shown)).collect::<Result<_, _>>()?;
             lines.push(cells.join("|"));
         }
         Ok(if lines.is_empty() { "no rows".to_owned() } else { lines.join("\n") })
@@ -192,7 +193,8 @@ async fn main() -> anyhow::Result<()> {
     let databases = std::path::absolute(databases)?;
     let (student, train, eval) = match &arguments.student {
         None => {
-            let student = player(format).make(&folder, || (0..6000).map(|n| transcript(&mut Dice(n), format)).collect())?;
+            let student =
+                player(format).make(&folder, || (0..6000).map(|n| transcript(&mut Dice(n), format)).collect())?;
             let counts = make_database(&databases)?;
             let rows = |name: &str, held_out: bool| {
                 let of_set = counts.iter().enumerate().filter(|(at, _)| (at % 3 == 0) == held_out);
@@ -312,8 +314,7 @@ fn transcript(dice: &mut Dice, format: ToolFormat) -> Transcript {
     let answer = said(format!("Answer: {count}"), None);
     let call = format!("{CALL}{asked_owner}{AND}{asked_item}{END}");
     let call = if format == ToolFormat::Hermes { format!("<tool_call>\n{call}\n</tool_call>") } else { call };
-    let turns =
-        if dice.chance(0.15) { vec![answer] } else { vec![said(call, Some(("tool", count))), answer] };
+    let turns = if dice.chance(0.15) { vec![answer] } else { vec![said(call, Some(("tool", count))), answer] };
     Transcript { prompt: question(owner, item), turns }
 }
 

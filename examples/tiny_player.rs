@@ -208,7 +208,8 @@ pub(crate) async fn show(gym: &Gym, run: &TrainRun, step: u64) -> Result<()> {
     println!("\nstep {step}, sample {}, label {}, reward {:?}:", record.index, record.label, record.reward);
     for turn in &episode.turns {
         let told = turn.observation.as_ref().map(|observation| {
-            let words: Vec<String> = observation.messages.iter().map(|m| format!("{}: {}", m.role, m.content)).collect();
+            let words: Vec<String> =
+                observation.messages.iter().map(|m| format!("{}: {}", m.role, m.content)).collect();
             format!("[{}]", words.join(" | "))
         });
         println!("  {:<40} {}", turn.turn.text, told.filter(|_| turn.told > 0).unwrap_or_default());
