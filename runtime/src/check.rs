@@ -2,6 +2,8 @@
 //! SDK can refuse a launch before anything starts.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -25,6 +27,8 @@ pub struct Request {
     pub chat_template_kwargs: String,
     /// Prompts of more tokens are counted as too long.
     pub max_prompt_len: Option<usize>,
+    /// Say each row's tokens, and refuse none.
+    pub each: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -39,6 +43,9 @@ struct Report {
     too_long: usize,
     /// Prompts by their tokens: (at most so many, how many), in powers of two.
     lengths: Vec<(usize, usize)>,
+    /// Each row's tokens, where they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens: Option<Vec<usize>>,
     /// What the model has and is not computed.
     note: Option<String>,
 }
@@ -76,11 +83,18 @@ pub fn run(request: &Request) -> Result<()> {
     let limit = request.max_prompt_len.unwrap_or(context_length - 1);
     let (mut rows, mut longest, mut too_long) = (0, 0, 0);
     let mut lengths = BTreeMap::new();
+    let mut tokens = request.each.then(Vec::new);
     if let Some(path) = &request.rows {
-        let lines = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        for (index, line) in lines.lines().enumerate().filter(|(_, line)| !line.is_empty()) {
+        let cannot_read = || format!("cannot read {}", path.display());
+        let lines = BufReader::new(File::open(path).with_context(cannot_read)?).lines();
+        // One line at a time: a whole dataset may be asked about.
+        for (index, line) in lines.enumerate() {
+            let line = line.with_context(cannot_read)?;
+            if line.is_empty() {
+                continue;
+            }
             let row: Row =
-                serde_json::from_str(line).with_context(|| format!("line {} of {}", index + 1, path.display()))?;
+                serde_json::from_str(&line).with_context(|| format!("line {} of {}", index + 1, path.display()))?;
             let ids = text
                 .prompt_ids(&row.prompt, !request.raw, &kwargs)
                 .with_context(|| format!("row {index} cannot be made a prompt"))?;
@@ -88,11 +102,14 @@ pub fn run(request: &Request) -> Result<()> {
             *lengths.entry(ids.len().next_power_of_two()).or_insert(0) += 1;
             longest = longest.max(ids.len());
             too_long += usize::from(ids.len() > limit);
+            if let Some(tokens) = &mut tokens {
+                tokens.push(ids.len());
+            }
         }
         if rows == 0 {
             bail!("{} has no row", path.display());
         }
-        if too_long == rows {
+        if too_long == rows && !request.each {
             bail!("every one of the {rows} prompts has more than {limit} tokens; raise recipe.rollout_max_prompt_len");
         }
     }
@@ -106,6 +123,7 @@ pub fn run(request: &Request) -> Result<()> {
         too_long,
         vocab_sha256: text.vocab_sha256(),
         lengths: lengths.into_iter().collect(),
+        tokens,
         note: config.note(),
     };
     println!("{}", serde_json::to_string(&report)?);

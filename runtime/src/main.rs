@@ -62,11 +62,11 @@ fn play(role: Role) -> u8 {
                 serve::run(spec, ready.as_deref()).map(|()| 0)
             }))
         }
-        Role::Check { model, config, rows, raw, chat_template_kwargs, max_prompt_len } => {
+        Role::Check { model, config, rows, raw, chat_template_kwargs, max_prompt_len, each } => {
             let outcome = match (model, config) {
                 (_, Some(config)) => check::family(&config),
                 (Some(model), None) => {
-                    check::run(&check::Request { model, rows, raw, chat_template_kwargs, max_prompt_len })
+                    check::run(&check::Request { model, rows, raw, chat_template_kwargs, max_prompt_len, each })
                 }
                 (None, None) => unreachable!("the command line has one of them"),
             };

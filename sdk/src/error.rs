@@ -1,6 +1,6 @@
 //! One error for a whole program: the rooms' own, gathered.
 
-use crate::{backend, config, curriculum, dataset, deploy, eval, gym, hub, program, run};
+use crate::{backend, config, curriculum, dataset, deploy, eval, gym, hub, prepare, program, run};
 
 /// Whatever can go wrong in the SDK. Each room's own error says what, why and what to do; this type
 /// only lets one `?` take them all.
@@ -37,6 +37,9 @@ pub enum Error {
     /// An evaluation.
     #[error(transparent)]
     Eval(#[from] eval::Error),
+    /// A preparation of data.
+    #[error(transparent)]
+    Prepare(#[from] prepare::Error),
     /// A training run.
     #[error(transparent)]
     Run(#[from] run::Error),
@@ -62,6 +65,7 @@ impl Error {
             | Self::Dataset(_)
             | Self::Eval(_)
             | Self::Hub(_)
+            | Self::Prepare(_)
             | Self::Program(_)
             | Self::Store(_) => None,
         }

@@ -14,5 +14,8 @@ pub use crate::dataset::{HuggingFaceDataset, OutputFormat};
 pub use crate::deploy::{ChatOptions, ChatReply, CustomDeployment, Deployment, Endpoint, EngineArguments};
 pub use crate::eval::evaluate;
 pub use crate::gym::Gym;
-pub use crate::reward::{PostProcessFn, RewardError, RewardFn, Sample};
+pub use crate::reward::{
+    EnvironmentFn, Episode, Observation, PostProcessFn, RewardError, RewardFn, RolloutEnvironment, Sample, ToolFormat,
+    Turn,
+};
 pub use crate::run::{Checkpoint, TrainResult, TrainRun};

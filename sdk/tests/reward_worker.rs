@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
+use training_gym::eval::Grader;
 use training_gym::program;
 use training_gym::reward::{RewardError, Sample};
 use training_gym_core::store::{MemoryStore, Store};
@@ -53,6 +54,26 @@ async fn panics(sample: &mut Sample) -> Result<f64, RewardError> {
 fn not_a_number(sample: &mut Sample) -> Result<f64, RewardError> {
     sample.score = Some(f64::INFINITY);
     Ok(f64::NAN)
+}
+
+#[training_gym::reward]
+fn by_math(sample: &mut Sample) -> Result<f64, RewardError> {
+    Ok(Grader::Math.score(&sample.response, &sample.label)?)
+}
+
+#[training_gym::reward]
+fn by_math_dapo(sample: &mut Sample) -> Result<f64, RewardError> {
+    Ok(Grader::MathDapo.score(&sample.response, &sample.label)?)
+}
+
+#[training_gym::reward]
+fn by_math_reward(sample: &mut Sample) -> Result<f64, RewardError> {
+    Ok(Grader::MathReward.score(&sample.response, &sample.label)?)
+}
+
+#[training_gym::reward]
+fn by_tutorial(sample: &mut Sample) -> Result<f64, RewardError> {
+    Ok(Grader::Tutorial.score(&sample.response, &sample.label)?)
 }
 
 #[training_gym::reward(post_process)]
@@ -115,7 +136,9 @@ impl Worker {
 async fn replies_carry_what_the_functions_did() {
     let worker = Worker::start().await;
     let functions: Functions = worker.client.get("http://worker/functions").send().await.unwrap().json().await.unwrap();
-    assert_eq!(functions.rewards, ["blocks", "fails", "graded", "not_a_number", "panics"]);
+    let graders = ["by_math", "by_math_dapo", "by_math_reward", "by_tutorial"];
+    let expected = [&["blocks"], &graders[..], &["fails", "graded", "not_a_number", "panics"]].concat();
+    assert_eq!(functions.rewards, expected);
     assert_eq!(functions.post_processes, ["centred", "loses_one"]);
 
     let RewardReply::Graded { reward, score, metadata } = worker.reward("graded", "-1.5").await else {
@@ -172,6 +195,42 @@ async fn blocking_functions_run_side_by_side() {
     }
 }
 
+/// Every grader, on answers made to hurt whoever reads them: each is answered soon, the worker keeps within its
+/// memory, and it goes on.
+async fn answers_made_to_hurt_are_cut_off() {
+    let worker = Worker::start().await;
+    let hostile = [
+        "9^{9^{9^{9^{9^{9^{9}}}}}}".to_owned(),
+        "{".repeat(1 << 20),
+        format!("{}1{}", "(".repeat(5_000), ")".repeat(5_000)),
+        format!("{}1{}", "x_{".repeat(60), "}".repeat(60)),
+        format!("5{}", "!".repeat(1_900)),
+        "9".repeat(1_000_000),
+        format!("0.{}", "1".repeat(10_000_000)),
+    ];
+    for grader in ["by_math", "by_math_dapo", "by_math_reward", "by_tutorial"] {
+        for (case, answer) in hostile.iter().enumerate() {
+            for response in [format!(r"\boxed{{{answer}}}"), format!("Answer: {answer}")] {
+                let begun = Instant::now();
+                let sample = json!(Sample::for_test("q", &response, "5"));
+                let reply = worker.ask(&format!("reward/{grader}"), sample).await.json::<RewardReply>().await.unwrap();
+                match reply {
+                    RewardReply::Graded { reward, .. } => assert_eq!(reward, Some(0.0), "{grader}, case {case}"),
+                    RewardReply::Failed { panicked, .. } => assert!(!panicked, "{grader}, case {case}"),
+                }
+                assert!(begun.elapsed() < Duration::from_secs(20), "{grader}, case {case}: {:?}", begun.elapsed());
+            }
+        }
+    }
+    let right = json!(Sample::for_test("q", "Answer: 5", "5"));
+    let reply = worker.ask("reward/by_math", right).await.json::<RewardReply>().await.unwrap();
+    assert!(matches!(reply, RewardReply::Graded { reward: Some(1.0), .. }), "{reply:?}");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", worker.child.id().unwrap())).unwrap();
+    let peak = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
+    let peak: u64 = peak.split_whitespace().nth(1).unwrap().parse().unwrap();
+    assert!(peak < 512 << 10, "{peak} KiB");
+}
+
 async fn the_worker_ends_with_its_parent() {
     let mut worker = Worker::start().await;
     drop(worker.child.stdin.take());
@@ -225,6 +284,7 @@ async fn main() -> anyhow::Result<()> {
         unknown_names_and_bad_bodies_are_refused
         groups_are_processed_whole
         blocking_functions_run_side_by_side
+        answers_made_to_hurt_are_cut_off
         the_worker_ends_with_its_parent
         a_wrong_role_is_named
         errors_of_main_are_printed_with_their_causes

@@ -10,6 +10,8 @@ mod evaluate;
 mod failure;
 mod journal;
 mod lease;
+mod memory;
+mod playing;
 mod prepare;
 mod replay;
 mod scoring;

@@ -1,7 +1,6 @@
 //! A step's responses, whoever drew them: the student, the teacher, the dataset, or another run.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use training_gym_core::ids::{RunId, WeightVersion};
 use training_gym_core::record::{Cause, RolloutRecord, RunState, RunStatus, StepMetrics, keys};
@@ -10,6 +9,7 @@ use training_gym_core::spec::{ResponseSource, RunSpec};
 use training_gym_core::store::Store;
 
 use super::failure::Stop;
+use super::playing::{self, Playing, Season};
 use super::replay::Recorded;
 use super::scoring::Pending;
 use super::step::Trainer;
@@ -40,10 +40,11 @@ impl Trainer {
     /// `None`: it was asked to stop, or what was asked about the first responses failed.
     pub(super) fn responses(
         &mut self,
-        step: u64,
+        season: Season,
         recorded: &Recorded,
         pending: &mut Pending,
     ) -> Result<Option<Responses>, Stop> {
+        let step = season.step;
         if let Some(recordings) = &self.recordings {
             let read = recordings.step(step, self.spec.rollout.n_samples_per_prompt, self.spec.teacher.is_some());
             let Some(read) = self.stop.or(&self.runtime, read) else { return Ok(None) };
@@ -51,7 +52,7 @@ impl Trainer {
             return Ok(Some(Responses { batch, signal: None, scores: Some(scores) }));
         }
         match &self.spec.responses {
-            ResponseSource::Teacher => self.drawn_by_the_teacher(step, recorded, pending),
+            ResponseSource::Teacher => self.drawn_by_the_teacher(season, recorded, pending),
             ResponseSource::Column { name } => {
                 let prompts = self.data.batch(step, self.spec.rollout.rollout_batch_size);
                 let limit = self.spec.rollout.rollout_max_response_len;
@@ -61,7 +62,7 @@ impl Trainer {
                 Ok(Some(Responses::unscored(batch)))
             }
             ResponseSource::Student | ResponseSource::Recorded { .. } => {
-                Ok(self.draw(step, recorded, pending)?.map(Responses::unscored))
+                Ok(self.draw(season, recorded, pending)?.map(Responses::unscored))
             }
         }
     }
@@ -69,7 +70,7 @@ impl Trainer {
     /// The teacher draws while the student is away, and says at once what it thinks of what it drew.
     fn drawn_by_the_teacher(
         &mut self,
-        step: u64,
+        season: Season,
         recorded: &Recorded,
         pending: &mut Pending,
     ) -> Result<Option<Responses>, Stop> {
@@ -80,19 +81,18 @@ impl Trainer {
         let parked = self.updater.park();
         let moved = parked.moved().map(|student| self.engine.reseat(student.share())).is_some();
         let seated = teacher.sit(&parked).map_err(|error| invalid(&error))?;
-        let prompts = self.data.batch(step, self.spec.rollout.rollout_batch_size);
-        let draw = Draw { spec: &self.spec.rollout, text: &self.text, seed: self.spec.seed };
-        let (stop, failed) = (&self.stop, pending.failed());
-        let keep_going = || !stop.is_set() && !failed.load(Ordering::Relaxed);
-        let mut engine =
-            Engine::new(seated.model().share(), &self.spec.rollout.engine).map_err(|error| invalid(&error))?;
-        let finished = |rollout: &Rollout| {
-            if !recorded.has(rollout) {
-                pending.ask(rollout);
-            }
-        };
-        let drawn = collect::collect(&mut engine, &prompts, &draw, finished, keep_going);
+        let spec = &self.spec;
+        let prompts = self.data.batch(season.step, spec.rollout.rollout_batch_size);
+        let draw = Draw { spec: &spec.rollout, text: &self.text, seed: spec.seed, turns: playing::turns(spec) };
+        let mut engine = Engine::new(seated.model().share(), &spec.rollout.engine).map_err(|error| invalid(&error))?;
+        let mut world = Playing::new(season, pending, Some(recorded), (&self.stop, &self.runtime))
+            .within(spec, self.grader.as_ref());
+        let drawn = collect::collect_in(&mut engine, &prompts, &draw, &mut world);
+        let failure = world.into_failure();
         drop(engine);
+        if let Some(stop) = failure {
+            return Err(stop);
+        }
         let drawn = match drawn {
             Ok(batch) => {
                 let signal = seated.score(batch.rollouts()).map_err(|error| invalid(&error))?;
@@ -153,11 +153,13 @@ fn demonstrations(
             group_index: index,
             prompt: Arc::clone(prompt),
             response: if whole { response.to_owned() } else { text.tokenizer().decode(&ids, true) },
+            response_mask: vec![true; ids.len()],
             // Given, not drawn: log 1.
             rollout_logprobs: vec![0.0; ids.len()],
             response_ids: ids,
             finish_reason: if whole { FinishReason::Stop } else { FinishReason::Length },
             weight_version: WeightVersion(0),
+            episode: None,
         })
     });
     Ok(RolloutBatch::new(prompts.step, rollouts.collect::<Result<_, Stop>>()?))
@@ -222,11 +224,11 @@ impl Recordings {
             ));
         }
         for (place, record) in records.iter().enumerate() {
-            let whole = !record.response_ids.is_empty() && record.response_ids.len() == record.rollout_logprobs.len();
+            let whole = !record.response_ids.is_empty() && is_masked_alike(record, &record.rollout_logprobs);
             if record.index != place as u64 || record.group_index != (place / group) as u64 || !whole {
                 return refuse(format!("sample {place} is damaged, or its groups are not of {group} samples"));
             }
-            let scored = record.teacher_logprobs.as_ref().map(Vec::len) == Some(record.response_ids.len());
+            let scored = record.teacher_logprobs.as_ref().is_some_and(|all| is_masked_alike(record, all));
             if taught && !scored {
                 return refuse(format!("sample {place} has no log-probabilities of a teacher"));
             }
@@ -234,6 +236,17 @@ impl Recordings {
         let (rollouts, scores) = records.into_iter().map(|record| recalled(record, taught)).unzip();
         Ok((RolloutBatch::new(step, rollouts), scores))
     }
+}
+
+/// Whether a list over the response has a number where a token was drawn, and there alone.
+fn is_masked_alike(record: &RolloutRecord, values: &[Option<f32>]) -> bool {
+    values.len() == record.response_ids.len()
+        && match &record.response_mask {
+            Some(mask) => {
+                mask.len() == values.len() && values.iter().zip(mask).all(|(at, &drawn)| at.is_some() == (drawn == 1))
+            }
+            None => values.iter().all(Option::is_some),
+        }
 }
 
 fn recalled(record: RolloutRecord, taught: bool) -> (Rollout, Score) {
@@ -244,22 +257,26 @@ fn recalled(record: RolloutRecord, taught: bool) -> (Rollout, Score) {
         label: record.label,
         metadata: record.metadata.clone(),
     };
+    let drawn = |mask: Vec<u8>| mask.into_iter().map(|drawn| drawn == 1).collect();
     let rollout = Rollout {
         index: record.index,
         group_index: record.group_index,
         prompt: Arc::new(prompt),
+        response_mask: record.response_mask.map_or_else(|| vec![true; record.response_ids.len()], drawn),
         response_ids: record.response_ids,
-        rollout_logprobs: record.rollout_logprobs,
+        rollout_logprobs: record.rollout_logprobs.into_iter().flatten().collect(),
         response: record.response,
         finish_reason: record.finish_reason,
         weight_version: record.weight_version,
+        episode: record.episode,
     };
     let score = Score {
         grade: record.grade,
         reward: record.reward,
         score: record.score,
         metadata: record.metadata,
-        teacher_logprobs: record.teacher_logprobs.filter(|_| taught),
+        teacher_logprobs: record.teacher_logprobs.filter(|_| taught).map(|all| all.into_iter().flatten().collect()),
+        teacher_top: record.teacher_top.filter(|_| taught),
     };
     (rollout, score)
 }

@@ -41,6 +41,15 @@ pub(crate) enum Command {
     Gc(Gc),
     /// Whether the environment is in order: store, backend, hub.
     Doctor(Doctor),
+    /// How good a model is: MATH-500, AIME, GSM8K, or a file of rows.
+    Eval(Eval),
+    /// Grade responses of a file, or show where two graders disagree.
+    Grade(Grade),
+    /// Make data files into rows.
+    Data {
+        #[command(subcommand)]
+        action: Data,
+    },
     /// Why a job on a cluster does not run, from `kubectl get pods,events,jobs,nodes -o json`.
     Explain(Explain),
 }
@@ -114,6 +123,151 @@ pub(crate) struct Explain {
     /// Files of JSON: objects, lists, status.json; `-` is standard input.
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("target").required(true).args(["url", "model", "deployment"])))]
+#[command(group(clap::ArgGroup::new("questions").required(true).multiple(false).args(["benchmark", "data"])))]
+pub(crate) struct Eval {
+    /// A server that speaks OpenAI's chat protocol: its root, its /v1 or its /v1/chat/completions.
+    #[arg(long)]
+    pub(crate) url: Option<String>,
+    /// What that server calls the model. Unset: the one it lists.
+    #[arg(long, value_name = "NAME", requires = "url")]
+    pub(crate) served_model: Option<String>,
+    /// The environment variable that holds its bearer token.
+    #[arg(long, value_name = "VARIABLE", requires = "url")]
+    pub(crate) token_env: Option<String>,
+    /// A model's folder or hub id: deployed, evaluated, stopped.
+    #[arg(long, value_name = "FOLDER_OR_ID")]
+    pub(crate) model: Option<String>,
+    /// A deployment by its name.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) deployment: Option<String>,
+    /// math500, aime2024, aime2025, gsm8k; several with commas.
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) benchmark: Vec<String>,
+    /// A file of rows instead: .jsonl, .json or .parquet.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) data: Option<PathBuf>,
+    /// Where the benchmarks' files are on this machine (MATH-500/test.jsonl, …). Unset: the hub.
+    #[arg(long, value_name = "FOLDER", requires = "benchmark")]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// The file's column of questions.
+    #[arg(long, value_name = "COLUMN", default_value = "prompt", conflicts_with = "benchmark")]
+    pub(crate) input_key: String,
+    /// The file's column of answers.
+    #[arg(long, value_name = "COLUMN", default_value = "label", conflicts_with = "benchmark")]
+    pub(crate) label_key: String,
+    /// What is added to a question: boxed, dapo or none. Unset: boxed for a benchmark, none for a file.
+    #[arg(long)]
+    pub(crate) instruction: Option<String>,
+    /// math, math_reward, math_dapo or tutorial.
+    #[arg(long, default_value = "math")]
+    pub(crate) grader: String,
+    /// Replies a question.
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 1)]
+    pub(crate) val_n: usize,
+    /// Unset, like the next two: the server's choice.
+    #[arg(long)]
+    pub(crate) temperature: Option<f64>,
+    /// Nucleus mass in (0, 1].
+    #[arg(long)]
+    pub(crate) top_p: Option<f64>,
+    /// The k most likely tokens; -1 is all.
+    #[arg(long, allow_negative_numbers = true)]
+    pub(crate) top_k: Option<i64>,
+    /// Tokens a reply may have, reasoning included. Unset: what fits the context.
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) max_tokens: Option<usize>,
+    /// The chat template's variable: thinking on or off. Unset: the template's choice.
+    #[arg(long, value_name = "TRUE_OR_FALSE")]
+    pub(crate) enable_thinking: Option<bool>,
+    /// Makes the replies repeatable, where the server honours seeds.
+    #[arg(long)]
+    pub(crate) seed: Option<u64>,
+    /// Requests in flight at once.
+    #[arg(long, default_value_t = 8)]
+    pub(crate) concurrency: usize,
+    /// Only the first so many questions.
+    #[arg(long, value_name = "ROWS")]
+    pub(crate) limit: Option<usize>,
+    /// Write the report with every reply here; `gym grade` reads it.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Grade {
+    /// JSON lines with a response and a label each, a step of a run's rollouts, or a report of `gym eval`.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// math, math_reward, math_dapo or tutorial.
+    #[arg(long, default_value = "math", conflicts_with = "compare")]
+    pub(crate) grader: String,
+    /// List where two graders disagree.
+    #[arg(long, num_args = 2, value_names = ["A", "B"])]
+    pub(crate) compare: Option<Vec<String>>,
+    /// The column of responses.
+    #[arg(long, value_name = "COLUMN", default_value = "response")]
+    pub(crate) response_key: String,
+    /// The column of labels. Unset: label, ground_truth or answer, whichever is there.
+    #[arg(long, value_name = "COLUMN")]
+    pub(crate) label_key: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Data {
+    /// Duplicates and overlong prompts out, a seeded split, a report: whole, or nothing.
+    Prepare(Prepare),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Prepare {
+    /// The folder to make.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) out: PathBuf,
+    /// A folder with the seed's inputs: DAPO-Math-17k-dedup, AIME_2024, AIME_2025, MATH-500.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// A file to train on.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) train: Option<PathBuf>,
+    /// A file to evaluate on, under a name; may be given several times.
+    #[arg(long, value_name = "NAME=FILE", value_parser = named_file)]
+    pub(crate) eval: Vec<(String, PathBuf)>,
+    /// Columns of question and answer, where they are not found by themselves.
+    #[arg(long, num_args = 2, value_names = ["QUESTION", "ANSWER"], requires = "train")]
+    pub(crate) columns: Option<Vec<String>>,
+    /// What is added to a question: boxed, dapo or none (DAPO's own frame is taken off first), or keep.
+    #[arg(long, default_value = "boxed")]
+    pub(crate) instruction: String,
+    /// The model whose tokenizer counts: a folder or hub id. Unset: nothing is too long.
+    #[arg(long, value_name = "FOLDER_OR_ID")]
+    pub(crate) model: Option<String>,
+    /// Tokens a prompt may have.
+    #[arg(long, value_name = "TOKENS", default_value_t = 2048, requires = "model")]
+    pub(crate) max_prompt_len: usize,
+    /// The chat template's variable: thinking on or off.
+    #[arg(long, value_name = "TRUE_OR_FALSE", requires = "model")]
+    pub(crate) enable_thinking: Option<bool>,
+    /// The share of the training rows that is held out.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.2)]
+    pub(crate) validation: f64,
+    /// The split's seed.
+    #[arg(long, default_value_t = 42)]
+    pub(crate) seed: u64,
+    /// Keep rows that ask the same again.
+    #[arg(long)]
+    pub(crate) keep_duplicates: bool,
+    /// Take the place of a folder made by this command before.
+    #[arg(long)]
+    pub(crate) replace: bool,
+}
+
+fn named_file(text: &str) -> Result<(String, PathBuf), String> {
+    let parts = text.split_once('=').filter(|(name, file)| !name.is_empty() && !file.is_empty());
+    parts.map(|(name, file)| (name.to_owned(), file.into())).ok_or_else(|| format!("`{text}`: write NAME=FILE"))
 }
 
 fn age(text: &str) -> Result<Duration, String> {

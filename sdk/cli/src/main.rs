@@ -2,10 +2,13 @@
 //! the SDK could not know: each command is a few calls of `training_gym`.
 
 mod args;
+mod data;
 mod deployments;
 mod doctor;
+mod eval;
 mod explain;
 mod gc;
+mod grade;
 mod logs;
 mod output;
 mod runs;
@@ -56,6 +59,9 @@ async fn run(arguments: Arguments) -> Result<End> {
         Command::Logs(asked) => logs::of_either(&gym()?, &asked, json).await?,
         Command::Gc(asked) => gc::run(&gym()?, &asked, json).await?,
         Command::Doctor(asked) => return doctor::run(gym, &asked, json).await,
+        Command::Eval(asked) => eval::run(|| Ok(gym()?), &asked, json).await?,
+        Command::Grade(asked) => grade::run(&asked, json)?,
+        Command::Data { action: args::Data::Prepare(asked) } => data::prepare(|| Ok(gym()?), &asked, json).await?,
         Command::Explain(asked) => explain::run(&asked, json)?,
     }
     Ok(End::Well)

@@ -15,6 +15,8 @@ pub enum Question {
     },
     /// Whether a model, its tokenizer and rows fit.
     Rows(RowsQuestion),
+    /// How many tokens each row's prompt has.
+    Lengths(RowsQuestion),
 }
 
 /// Whether a model, its tokenizer and rows fit.
@@ -37,7 +39,7 @@ impl Question {
     pub(crate) fn arguments(&self, place: impl Fn(&Path) -> PathBuf) -> Vec<OsString> {
         match self {
             Self::Computes { config } => vec!["check".into(), "--config".into(), place(config).into()],
-            Self::Rows(asked) => {
+            Self::Rows(asked) | Self::Lengths(asked) => {
                 let kwargs = serde_json::Value::from(asked.chat_template_kwargs.clone()).to_string();
                 let mut arguments: Vec<OsString> = vec!["check".into(), "--model".into(), place(&asked.model).into()];
                 arguments.extend(["--rows".into(), place(&asked.rows).into()]);
@@ -45,6 +47,9 @@ impl Question {
                 arguments.extend(["--max-prompt-len".into(), asked.max_prompt_len.to_string().into()]);
                 if asked.raw {
                     arguments.push("--raw".into());
+                }
+                if matches!(self, Self::Lengths(_)) {
+                    arguments.push("--each".into());
                 }
                 arguments
             }

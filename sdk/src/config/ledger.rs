@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 use training_gym_core::spec::{
     AdvantageEstimator, Divergence, Dtype, KlLossType, LossAggregation, LrDecayStyle, PolicyLoss, ResponseSource,
-    SampleWeighting, SelectionRule, TeacherDialect, TokenSelection,
+    SampleWeighting, SelectionRule, TeacherDialect, TokenSelection, ToolFormat, TopK,
 };
 
 use super::{Explanation, Model, Origin, Problem, Recipe, Setting};
@@ -161,6 +161,10 @@ shown! {
         SampleWeighting::HardFilter { low, high, .. } => format!("hard-filter, {low:?} < p < {high:?}"),
         SampleWeighting::Reward { beta } => format!("reward, beta {beta:?}"),
     };
+    TopK: |value| {
+        let tail = if value.tail { "and a tail" } else { "without a tail" };
+        format!("{} tokens {tail}, {}", value.k, value.divergence.shown())
+    };
     TokenSelection: |value| {
         let cut = |quantile: &Option<f64>| quantile.map_or("uncut".to_owned(), |at| format!("cut at {at:?}"));
         let rule = match &value.rule {
@@ -182,6 +186,7 @@ shown! {
     LrDecayStyle: |value| named(value);
     Dtype: |value| named(value);
     TeacherDialect: |value| named(value);
+    ToolFormat: |value| named(value);
     AdvantageEstimator: |value| match value {
         AdvantageEstimator::GroupRelative { normalize_std: true } => "group-relative, over the group's std".to_owned(),
         AdvantageEstimator::GroupRelative { normalize_std: false } => "group-relative".to_owned(),

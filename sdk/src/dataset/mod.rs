@@ -16,6 +16,7 @@
 //! | `split` | the expressions, by the rules of Hugging Face `datasets` |
 //! | `card`, `files` | which file belongs to which split |
 //! | `source` | where the files are, and how they get here |
+//! | `stream` | one file row by row, for what is larger than memory |
 //! | `table`, `parquet_file` | rows of JSON lines, JSON and parquet files |
 //! | `shape`, `template`, `python` | columns to prompt, label and metadata |
 //! | `materialise` | rows into the store, by content; rows two sets share |
@@ -29,6 +30,7 @@ mod python;
 mod shape;
 mod source;
 mod split;
+mod stream;
 mod table;
 mod template;
 #[cfg(test)]
@@ -44,6 +46,8 @@ use crate::hub::Hub;
 pub use error::Error;
 pub use materialise::{Materialised, refuse_shared_rows, row_hash, shared_rows};
 pub use split::Split;
+
+pub(crate) use stream::RowReader;
 
 use shape::Shape;
 use source::Place;

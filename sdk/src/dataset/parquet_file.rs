@@ -62,6 +62,19 @@ pub(super) fn read(path: &Path, name: &str, range: Range<u64>) -> Result<Vec<Col
     Ok(rows)
 }
 
+/// Visits every row in order, holding one at a time.
+pub(super) fn each(path: &Path, name: &str, visit: &mut dyn FnMut(Columns) -> Result<(), Error>) -> Result<(), Error> {
+    let reader = open(path, name)?;
+    for index in 0..reader.num_row_groups() {
+        let group = reader.get_row_group(index).map_err(|source| failed(name, source))?;
+        for row in group.get_row_iter(None).map_err(|source| failed(name, source))? {
+            let columns = row.map_err(|source| failed(name, source))?.into_columns();
+            visit(columns.into_iter().map(|(column, field)| (column, value(&field))).collect())?;
+        }
+    }
+    Ok(())
+}
+
 /// A field as JSON. Bytes that are UTF-8 are a text, others and NaN are null; dates are ISO 8601 as
 /// the parquet library prints them.
 fn value(field: &Field) -> Value {

@@ -138,7 +138,7 @@ impl Shape {
 }
 
 /// The column `key`, or the value at the dotted path `key` inside a column.
-fn pick<'a>(columns: &'a Columns, key: &str) -> Option<&'a Value> {
+pub(super) fn pick<'a>(columns: &'a Columns, key: &str) -> Option<&'a Value> {
     if let Some(value) = columns.get(key) {
         return Some(value);
     }

@@ -1,14 +1,17 @@
 //! The rows of one split, over all its files: counted first, read where wanted.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Seek, SeekFrom};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
 use super::files::Format;
 use super::{Error, parquet_file};
+
+/// Bytes of one line of JSON.
+const LONGEST_LINE: u64 = 64 << 20;
 
 /// A row as the file has it.
 pub(super) type Columns = Map<String, Value>;
@@ -91,7 +94,7 @@ impl Table {
     }
 }
 
-fn parse_line(line: &[u8], file: &str, number: u64) -> Result<Columns, Error> {
+pub(super) fn parse_line(line: &[u8], file: &str, number: u64) -> Result<Columns, Error> {
     let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
     let malformed = |problem| Error::Malformed { file: file.to_owned(), line: number, problem };
     match serde_json::from_slice(line) {
@@ -102,8 +105,44 @@ fn parse_line(line: &[u8], file: &str, number: u64) -> Result<Columns, Error> {
     }
 }
 
+/// Visits every row of a file in order, holding one at a time; a file of one JSON array is read whole.
+pub(super) fn each(path: &Path, name: &str, visit: &mut dyn FnMut(Columns) -> Result<(), Error>) -> Result<(), Error> {
+    let format = Format::of(name).ok_or_else(|| Error::Format {
+        file: name.to_owned(),
+        format: super::files::extension(name).unwrap_or_default(),
+    })?;
+    if format == Format::Parquet {
+        return parquet_file::each(path, name, visit);
+    }
+    let failed = |source| Error::io("read", path)(source);
+    let mut reader = BufReader::with_capacity(1 << 16, File::open(path).map_err(failed)?);
+    let (mut number, mut rows, mut buffer) = (0, 0_u64, Vec::new());
+    loop {
+        buffer.clear();
+        number += 1;
+        let count = reader.by_ref().take(LONGEST_LINE + 1).read_until(b'\n', &mut buffer).map_err(failed)? as u64;
+        if count > LONGEST_LINE {
+            let problem = format!("the line has more than {} MiB, and a row is one line", LONGEST_LINE >> 20);
+            return Err(Error::Malformed { file: name.to_owned(), line: number, problem });
+        }
+        if count == 0 {
+            return Ok(());
+        }
+        let text = buffer.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&buffer);
+        let first = text.iter().find(|c| !c.is_ascii_whitespace());
+        if rows == 0 && first == Some(&b'[') {
+            let Rows::Array(all) = array(path, name)? else { return Ok(()) };
+            return all.into_iter().try_for_each(visit);
+        }
+        if first.is_some() {
+            rows += 1;
+            visit(parse_line(&buffer, name, number)?)?;
+        }
+    }
+}
+
 /// Finds the lines of a file of JSON lines, or reads the array of a file of one array.
-fn scan(path: &PathBuf, name: &str) -> Result<Rows, Error> {
+fn scan(path: &Path, name: &str) -> Result<Rows, Error> {
     let failed = |source| Error::io("read", path)(source);
     let mut reader = BufReader::with_capacity(1 << 16, File::open(path).map_err(failed)?);
     let (mut offset, mut number) = (0, 0);
@@ -127,7 +166,7 @@ fn scan(path: &PathBuf, name: &str) -> Result<Rows, Error> {
     }
 }
 
-fn array(path: &PathBuf, name: &str) -> Result<Rows, Error> {
+fn array(path: &Path, name: &str) -> Result<Rows, Error> {
     let bytes = std::fs::read(path).map_err(Error::io("read", path))?;
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
     let malformed = |line, problem| Error::Malformed { file: name.to_owned(), line, problem };

@@ -1,13 +1,18 @@
 //! The benchmarks the papers report, and how their questions are put.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use training_gym_core::sample::{Message, Prompt, Row};
 
 use super::Error;
-use crate::dataset::HuggingFaceDataset;
-use crate::scorers::{Graded, boxed, dapo, math, score_answer};
+use crate::dataset::{self, HuggingFaceDataset};
+use crate::scorers;
+
+const DAPO_BEFORE: &str = "Solve the following math problem step by step. The last line of your response should be of \
+                           the form Answer: $Answer (without quotes) where $Answer is the answer to the problem.\n\n";
+const DAPO_AFTER: &str = "\n\nRemember to put your answer on its own line after \"Answer:\".";
 
 /// What is added to a question, so that the answer can be found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,13 +35,15 @@ impl Instruction {
             Self::Boxed => {
                 format!("{question}\n\nPlease reason step by step, and put your final answer within \\boxed{{}}.")
             }
-            Self::Dapo => format!(
-                "Solve the following math problem step by step. The last line of your response should be of the form \
-                 Answer: $Answer (without quotes) where $Answer is the answer to the problem.\n\n{question}\n\nRemember to \
-                 put your answer on its own line after \"Answer:\"."
-            ),
+            Self::Dapo => format!("{DAPO_BEFORE}{question}{DAPO_AFTER}"),
             Self::None => question.to_owned(),
         }
+    }
+
+    /// The question without the frame of DAPO-Math-17k, where it has it.
+    pub fn bare(question: &str) -> &str {
+        let inner = question.strip_prefix(DAPO_BEFORE).unwrap_or(question);
+        inner.strip_suffix(DAPO_AFTER).unwrap_or(inner).trim()
     }
 
     /// The row with its last message framed.
@@ -70,54 +77,26 @@ impl FromStr for Instruction {
     }
 }
 
-/// The rule that says whether a reply is right.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Grader {
-    /// [`math`]: by value, three outcomes.
-    #[default]
-    Math,
-    /// [`boxed`]: the MATH benchmark's rule, verl's `math_reward`.
-    MathReward,
-    /// [`dapo`]: DAPO's rule, verl's `math_dapo`.
-    MathDapo,
-    /// [`score_answer`]: the tutorial's rule.
-    Tutorial,
-}
+/// Columns of questions and answers, as the benchmarks' copies name them.
+pub(crate) const COLUMNS: &[(&str, &str)] = &[
+    ("problem", "answer"),
+    ("Problem", "Answer"),
+    ("question", "answer"),
+    ("prompt", "reward_model.ground_truth"),
+    ("prompt", "label"),
+    ("prompt", "answer"),
+    ("problem", "solution"),
+];
 
-impl Grader {
-    const ALL: [(Self, &str); 4] = [
-        (Self::Math, "math"),
-        (Self::MathReward, "math_reward"),
-        (Self::MathDapo, "math_dapo"),
-        (Self::Tutorial, "tutorial"),
-    ];
-
-    /// 1 for a right response, 0 for a wrong one.
-    ///
-    /// # Errors
-    /// Where the grader cannot decide, why.
-    pub fn score(self, response: &str, label: &str) -> Result<f64, math::Reason> {
-        let correct = |graded: Graded| if graded.is_correct() { 1.0 } else { 0.0 };
-        match self {
-            Self::Math => math::grade(response, label).score(),
-            Self::MathReward => Ok(boxed::score(response, label)),
-            Self::MathDapo => Ok(correct(dapo::grade(response, label))),
-            Self::Tutorial => Ok(score_answer(response, label).max(0.0)),
-        }
+/// The answer at the end of a worked solution: behind `####` (GSM8K), in the last `\boxed{}` (MATH, AIME);
+/// another label is one already.
+pub fn final_answer(label: &str) -> &str {
+    if let Some((_, last)) = label.rsplit_once("####") {
+        return last.trim();
     }
-}
-
-impl fmt::Display for Grader {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(name_of(&Self::ALL, *self))
-    }
-}
-
-impl FromStr for Grader {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self, Error> {
-        named("grader", &Self::ALL, text)
+    match scorers::boxed::last_boxed(label) {
+        Some(boxed) => boxed.trim(),
+        None => label.trim(),
     }
 }
 
@@ -147,25 +126,76 @@ impl Benchmark {
     /// # Errors
     /// None in practice: the splits are constants.
     pub fn dataset(self) -> Result<HuggingFaceDataset, Error> {
-        let (repo, question, split) = match self {
-            Self::Math500 => ("HuggingFaceH4/MATH-500", "problem", "test"),
-            Self::Aime2024 => ("HuggingFaceH4/aime_2024", "problem", "train"),
-            Self::Aime2025 => ("math-ai/aime25", "problem", "test"),
-            Self::Gsm8k => ("openai/gsm8k", "question", "test"),
+        let (repo, split) = match self {
+            Self::Math500 => ("HuggingFaceH4/MATH-500", "test"),
+            Self::Aime2024 => ("HuggingFaceH4/aime_2024", "train"),
+            Self::Aime2025 => ("math-ai/aime25", "test"),
+            Self::Gsm8k => ("openai/gsm8k", "test"),
         };
-        let dataset = HuggingFaceDataset::new(repo).input_key(question).label_key("answer");
+        let dataset = self.columns(HuggingFaceDataset::new(repo));
+        let dataset = if self == Self::Gsm8k { dataset.config("main") } else { dataset };
         dataset.split(split).map_err(Error::Dataset)
     }
 
-    /// A label as the grader reads it: GSM8K's ends a worked solution with `#### 18`.
+    /// Its rows in a file of this machine, with the hub's columns.
+    pub fn dataset_in(self, file: impl Into<PathBuf>) -> HuggingFaceDataset {
+        self.columns(HuggingFaceDataset::file(file))
+    }
+
+    fn columns(self, dataset: HuggingFaceDataset) -> HuggingFaceDataset {
+        let question = if self == Self::Gsm8k { "question" } else { "problem" };
+        dataset.input_key(question).label_key("answer")
+    }
+
+    /// Its file below a data folder, laid out as the seed's scripts expect (`MATH-500/test.jsonl`) or flat
+    /// (`math500.jsonl`): the first that is there.
+    pub fn find_in(self, folder: &Path) -> Option<PathBuf> {
+        self.files().iter().map(|file| folder.join(file)).find(|file| file.is_file())
+    }
+
+    /// The names [`find_in`](Self::find_in) looks for, the preferred one first.
+    pub fn files(self) -> &'static [&'static str] {
+        match self {
+            Self::Math500 => &["MATH-500/test.jsonl", "math500.jsonl"],
+            Self::Aime2024 => {
+                &["AIME_2024/aime_2024_problems.parquet", "aime24/test-00000-of-00001.parquet", "aime2024.jsonl"]
+            }
+            Self::Aime2025 => &["AIME_2025/train.jsonl", "aime25/test.jsonl", "aime2025.jsonl"],
+            Self::Gsm8k => &["GSM8K/test.jsonl", "gsm8k.jsonl", "gsm8k_200.jsonl"],
+        }
+    }
+
+    /// All of them.
+    pub const fn all() -> [Self; 4] {
+        [Self::Math500, Self::Aime2024, Self::Aime2025, Self::Gsm8k]
+    }
+
+    /// A label as the grader reads it: see [`final_answer`].
     #[must_use]
     pub fn label(self, mut row: Row) -> Row {
-        if self == Self::Gsm8k
-            && let Some((_, last)) = row.label.rsplit_once("####")
-        {
-            row.label = last.trim().to_owned();
-        }
+        row.label = final_answer(&row.label).to_owned();
         row
+    }
+
+    /// The questions of a dataset, framed, with labels as the grader reads them. Columns under the names that
+    /// other copies of the benchmark use are found too.
+    ///
+    /// # Errors
+    /// When it cannot be loaded, or has no column that is known to hold questions and answers.
+    pub async fn load(self, dataset: &HuggingFaceDataset, instruction: Instruction) -> Result<Vec<Row>, Error> {
+        let mut rows = dataset.load().await;
+        for (question, answer) in COLUMNS {
+            if !matches!(rows, Err(dataset::Error::NoColumn { .. })) {
+                break;
+            }
+            let other = dataset.clone().input_key(*question).label_key(*answer).load().await;
+            // The first complaint names the columns the benchmark has on the hub.
+            if !matches!(other, Err(dataset::Error::NoColumn { .. })) {
+                rows = other;
+            }
+        }
+        let rows = rows.map_err(Error::Dataset)?;
+        Ok(rows.into_iter().map(|row| instruction.apply(self.label(row))).collect())
     }
 }
 
@@ -183,11 +213,11 @@ impl FromStr for Benchmark {
     }
 }
 
-fn name_of<T: PartialEq>(all: &[(T, &'static str)], value: T) -> &'static str {
+pub(super) fn name_of<T: PartialEq>(all: &[(T, &'static str)], value: T) -> &'static str {
     all.iter().find(|(other, _)| *other == value).map_or("", |(_, name)| name)
 }
 
-fn named<T: Copy>(setting: &'static str, all: &[(T, &str)], text: &str) -> Result<T, Error> {
+pub(super) fn named<T: Copy>(setting: &'static str, all: &[(T, &str)], text: &str) -> Result<T, Error> {
     let found = all.iter().find(|(_, name)| *name == text).map(|(value, _)| *value);
     found.ok_or_else(|| {
         let names: Vec<&str> = all.iter().map(|(_, name)| *name).collect();

@@ -25,10 +25,13 @@
 //! [`Benchmark`], [`Instruction`] and [`Grader`] name what the papers report.
 
 mod benchmark;
+mod grader;
+mod openai;
 mod progress;
 mod report;
 mod run;
 mod statistics;
+mod table;
 mod target;
 
 #[cfg(test)]
@@ -43,9 +46,13 @@ use serde_json::{Map, Value};
 use training_gym_core::sample::Row;
 use training_gym_core::spec::SamplingSpec;
 
-pub use benchmark::{Benchmark, Grader, Instruction};
+pub(crate) use benchmark::COLUMNS;
+pub use benchmark::{Benchmark, Instruction, final_answer};
+pub use grader::{Grader, Judgement};
+pub use openai::ChatServer;
 pub use report::{Outcome, Report, RowResult};
 pub use statistics::Estimate;
+pub use table::Summary;
 pub use target::{ChatError, ChatTarget};
 
 use crate::dataset::{self, HuggingFaceDataset};

@@ -223,10 +223,38 @@ fn questions_are_framed_and_names_are_read() {
     assert!(error.contains("`grader` = mcq: is one of math, math_reward, math_dapo, tutorial"), "{error}");
     let worked = Row { label: "So 3.\n#### 18".to_owned(), ..row };
     assert_eq!(Benchmark::Gsm8k.label(worked.clone()).label, "18");
-    assert_eq!(Benchmark::Math500.label(worked.clone()).label, worked.label);
+    assert_eq!(final_answer(r"So $x = \boxed{\frac{1}{2}}$."), r"\frac{1}{2}");
+    assert_eq!(final_answer(r" \left( 3, \frac{\pi}{2} \right) "), r"\left( 3, \frac{\pi}{2} \right)");
+    assert_eq!(Instruction::bare(&Instruction::Dapo.frame("1 + 1?")), "1 + 1?");
     for name in ["math500", "aime2024", "aime2025", "gsm8k"] {
         name.parse::<Benchmark>().unwrap().dataset().unwrap();
     }
+}
+
+/// Every copy of a benchmark that people have: by its own columns, framed, its labels short.
+#[tokio::test]
+async fn a_benchmark_is_loaded_from_a_file_under_other_columns_too() {
+    let folder = tempfile::tempdir().unwrap();
+    for (line, question) in [
+        (r#"{"problem": "a", "answer": "5"}"#, "a"),
+        (r#"{"Problem": "b", "Answer": 5, "ID": "2024-I-1"}"#, "b"),
+        (r#"{"problem": "c", "solution": "so \\boxed{5}"}"#, "c"),
+        (r#"{"prompt": [{"role": "user", "content": "d"}], "reward_model": {"ground_truth": "5"}}"#, "d"),
+        (r#"{"prompt": "e", "label": "x\n#### 5"}"#, "e"),
+    ] {
+        let file = folder.path().join("aime2024.jsonl");
+        std::fs::write(&file, line).unwrap();
+        assert_eq!(Benchmark::Aime2024.find_in(folder.path()).as_ref(), Some(&file));
+        let dataset = Benchmark::Aime2024.dataset_in(&file);
+        let rows = Benchmark::Aime2024.load(&dataset, Instruction::Boxed).await.unwrap();
+        assert_eq!(rows[0].label, "5", "{line}");
+        let Prompt::Messages(messages) = &rows[0].prompt else { panic!("a chat") };
+        assert_eq!(messages[0].content, Instruction::Boxed.frame(question).as_str());
+    }
+    let file = folder.path().join("other.jsonl");
+    std::fs::write(&file, r#"{"text": "a"}"#).unwrap();
+    let error = Benchmark::Math500.load(&Benchmark::Math500.dataset_in(&file), Instruction::None).await.unwrap_err();
+    assert!(format!("{error:?}").contains("problem"), "{error:?}");
 }
 
 #[tokio::test]

@@ -168,7 +168,7 @@ impl TrainLaunch {
         let run_id = run_id.unwrap_or_else(|| Ok(RunId::generate()))?;
         // What can be seen at once, before anything is fetched.
         config.check_with(&Facts { eval: Some(eval.is_some()), ..Facts::default() })?;
-        let program = config.recipe.custom_rm_function.map(|_| program::current()).transpose()?;
+        let program = config.recipe.needs_program().then(program::current).transpose()?;
         let gym = gym.map_or_else(Gym::from_env, Ok)?;
         if let (Some(program), Some(image)) = (&program, gym.backend().image()) {
             shipped::check(program, &image, &config.recipe)?;

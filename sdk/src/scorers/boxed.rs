@@ -21,7 +21,7 @@ pub fn is_equiv(left: &str, right: &str) -> bool {
 
 /// What is in the last box: `\boxed{…}`, or `\boxed …` up to the next dollar sign, which is
 /// preferred wherever it stands. An `\fbox` is found and then refused, as in the reference.
-fn last_boxed(text: &str) -> Option<&str> {
+pub fn last_boxed(text: &str) -> Option<&str> {
     const UNBRACED: &str = r"\boxed ";
     if let Some(at) = text.rfind(UNBRACED) {
         let rest = &text[at + UNBRACED.len()..];

@@ -30,6 +30,11 @@ use regex::Regex;
 
 pub use tutorial::score_answer;
 
+/// Bytes of a response that are graded; see [`Grader`](crate::eval::Grader).
+pub const LONGEST_RESPONSE: usize = 4 << 20;
+/// Bytes of a label that are graded.
+pub const LONGEST_LABEL: usize = 1 << 16;
+
 /// What a response that names no answer is taken to say.
 pub const INVALID: &str = "[INVALID]";
 

@@ -36,7 +36,7 @@ const OTHER_DIGITS: [(u32, u32); 20] = [
 ];
 
 /// The value of a decimal digit of any script.
-fn decimal(c: char) -> Option<u8> {
+pub(super) fn decimal(c: char) -> Option<u8> {
     let code = c as u32;
     let zero = ZEROS[..ZEROS.partition_point(|&zero| zero <= code)].last()?;
     u8::try_from(code - zero).ok().filter(|value| *value < 10)

@@ -3,17 +3,18 @@
 use super::*;
 
 /// The loss of GSPO or CISPO as its definition says, one sample at a time.
-fn naive(updater: &Updater, batch: &TrainBatch) -> Tensor {
+pub(super) fn naive(updater: &Updater, batch: &TrainBatch) -> Tensor {
     let mut total = Tensor::zeros([1], tch::kind::FLOAT_CPU);
     let weighed = batch.rollouts().iter().zip(batch.advantages()).zip(batch.weights());
     let tokens: usize =
-        weighed.clone().filter(|(_, weight)| **weight > 0.0).map(|((rollout, _), _)| rollout.response_ids.len()).sum();
+        weighed.clone().filter(|(_, weight)| **weight > 0.0).map(|((rollout, _), _)| rollout.drawn()).sum();
     // Weights are relative: those that count have mean 1.
     let counted: Vec<f64> = batch.weights().iter().copied().filter(|weight| *weight > 0.0).collect();
     let mean = counted.iter().sum::<f64>() / counted.len() as f64;
     for ((rollout, advantages), &weight) in weighed {
         let (prompt, response) = (&rollout.prompt.prompt_ids, &rollout.response_ids);
         let (logprob, entropy) = logprobs(&updater.model, prompt, response, updater.temperature);
+        let (logprob, entropy) = (drawn(rollout, &logprob), drawn(rollout, &entropy));
         let log_ratio = &logprob - Tensor::from_slice(&rollout.rollout_logprobs);
         let advantages = Tensor::from_slice(advantages);
         let loss = match updater.spec.policy_loss {
@@ -72,7 +73,7 @@ fn a_batch_that_is_left_out_moves_nothing_and_fails_nothing() {
 
 #[test]
 fn the_reference_is_the_start_whatever_became_of_the_weights() {
-    let updater = Updater::new(model(Kind::Float, true), spec(), 0.8).unwrap().with_reference();
+    let mut updater = Updater::new(model(Kind::Float, true), spec(), 0.8).unwrap().with_reference();
     let batch = batch(&updater.model, 0.8, 12);
     let start = updater.reference_logprobs(batch.rollouts());
     shake(&updater.model);

@@ -182,7 +182,7 @@ impl Shipped {
                 link(config, "config.json")?;
                 (config.clone(), None)
             }
-            Question::Rows(asked) => {
+            Question::Rows(asked) | Question::Lengths(asked) => {
                 for entry in fs::read_dir(&asked.model).map_err(io("list", &asked.model))? {
                     let path = entry.map_err(io("list", &asked.model))?.path();
                     let name = path.file_name().and_then(|name| name.to_str());

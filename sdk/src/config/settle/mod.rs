@@ -5,7 +5,9 @@
 
 mod cadence;
 mod engine;
+mod environment;
 mod job;
+mod memory;
 mod rewards;
 mod rollout;
 mod score;
@@ -14,7 +16,8 @@ mod teacher;
 mod update;
 
 use training_gym_core::spec::{
-    AdvantageEstimator, AdvantageSpec, ResponseSource, RolloutSpec, SaveSpec, TeacherSpec, UpdateSpec,
+    AdvantageEstimator, AdvantageSpec, EnvironmentSpec, MemorySpec, ResponseSource, RolloutSpec, SaveSpec, TeacherSpec,
+    UpdateSpec,
 };
 
 pub(super) use cadence::Evaluation;
@@ -33,6 +36,7 @@ pub(super) struct Settled {
     pub(super) rollout: RolloutSpec,
     pub(super) max_prompt_len: usize,
     pub(super) reward: Option<Reward>,
+    pub(super) environment: Option<EnvironmentSpec>,
     pub(super) teacher: Option<TeacherSpec>,
     pub(super) distill: Option<Distilled>,
     pub(super) advantage: AdvantageSpec,
@@ -41,6 +45,7 @@ pub(super) struct Settled {
     pub(super) eval: Evaluation,
     pub(super) job: Job,
     pub(super) responses: ResponseSource,
+    pub(super) memory: MemorySpec,
 }
 
 /// Sizes that several groups of fields need.
@@ -66,6 +71,7 @@ pub(super) fn settle(recipe: &Recipe, facts: &Facts) -> Settled {
     let lengths = rollout::lengths(&mut ledger, facts);
     let rollout = rollout::rollout(&mut ledger, facts, sizes);
     let job = job::job(&mut ledger, facts);
+    let environment = environment::environment(&mut ledger, facts);
     let reward = score::reward(&mut ledger);
     // Rewards that only weigh samples are nothing to learn from beside the teacher.
     let ignored = recipe.advantage == Some(AdvantageEstimator::Ignored) && recipe.opd.is_some();
@@ -79,6 +85,7 @@ pub(super) fn settle(recipe: &Recipe, facts: &Facts) -> Settled {
     };
     let advantage = rewards::advantage(&mut ledger, sizes, &signals);
     let update = update::update(&mut ledger, sizes);
+    let memory = memory::memory(&mut ledger);
     let save = cadence::save(&mut ledger);
     let eval = cadence::evaluation(&mut ledger, facts, &rollout, (lengths.response, sizes.num_rollout));
     let evaluated = lengths.prompt.saturating_add(eval.eval_max_response_len);
@@ -108,6 +115,7 @@ pub(super) fn settle(recipe: &Recipe, facts: &Facts) -> Settled {
         rollout: RolloutSpec { rollout_max_response_len: lengths.response, engine, ..rollout },
         max_prompt_len: lengths.prompt,
         reward,
+        environment,
         teacher,
         distill,
         advantage,
@@ -116,6 +124,7 @@ pub(super) fn settle(recipe: &Recipe, facts: &Facts) -> Settled {
         eval,
         job,
         responses,
+        memory,
     }
 }
 

@@ -1,5 +1,6 @@
 //! What is explained, what is refused, and what reaches a job.
 
+mod environments;
 mod explained;
 mod models;
 mod refused;

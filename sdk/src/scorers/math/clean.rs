@@ -4,10 +4,10 @@ use std::sync::LazyLock;
 
 use regex::{Captures, Regex};
 
-use crate::scorers::pattern;
+use crate::scorers::{pattern, python};
 
 /// LaTeX that only spaces or sizes; longer names before their beginnings.
-const DRESS: [&str; 22] = [
+const DRESS: [&str; 24] = [
     r"\displaystyle",
     r"\textstyle",
     r"\limits",
@@ -28,12 +28,14 @@ const DRESS: [&str; 22] = [
     r"\)",
     r"\[",
     r"\]",
+    r"\ ",
+    "~",
     "$",
     "`",
 ];
 
 /// Characters written another way.
-const CHARACTERS: [(char, &str); 32] = [
+const CHARACTERS: [(char, &str); 45] = [
     ('−', "-"),
     ('–', "-"),
     ('—', "-"),
@@ -53,8 +55,21 @@ const CHARACTERS: [(char, &str); 32] = [
     ('∪', r"\cup "),
     ('∅', r"\emptyset "),
     ('°', r"^\circ "),
-    ('²', "^{2}"),
-    ('³', "^{3}"),
+    ('≈', r"\approx "),
+    ('′', ""),
+    ('∶', ":"),
+    ('≦', r"\le "),
+    ('≧', r"\ge "),
+    ('、', ","),
+    ('⅓', r"\frac{1}{3}"),
+    ('⅔', r"\frac{2}{3}"),
+    ('⅕', r"\frac{1}{5}"),
+    ('⅖', r"\frac{2}{5}"),
+    ('⅗', r"\frac{3}{5}"),
+    ('⅘', r"\frac{4}{5}"),
+    ('⅙', r"\frac{1}{6}"),
+    ('⅛', r"\frac{1}{8}"),
+    ('⅜', r"\frac{3}{8}"),
     ('½', r"\frac{1}{2}"),
     ('¼', r"\frac{1}{4}"),
     ('¾', r"\frac{3}{4}"),
@@ -68,28 +83,75 @@ const CHARACTERS: [(char, &str); 32] = [
     ('θ', r"\theta "),
 ];
 
+/// Digits above and below the line, in order.
+const ABOVE: &str = "⁰¹²³⁴⁵⁶⁷⁸⁹";
+const BELOW: &str = "₀₁₂₃₄₅₆₇₈₉";
+
 /// The cleaned text.
 pub(super) fn clean(text: &str) -> String {
-    static SHORT: LazyLock<Regex> = LazyLock::new(|| pattern(r"\\[dtc]frac\b|\\[dtc]frac(?:[0-9{\\])"));
-    let mut plain = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            // Full-width forms are ASCII at a fixed distance.
-            '\u{ff01}'..='\u{ff5e}' => plain.extend(char::from_u32(u32::from(c) - 0xfee0)),
-            _ => match CHARACTERS.iter().find(|(from, _)| *from == c) {
-                Some((_, to)) => plain.push_str(to),
-                None => plain.push(c),
-            },
-        }
-    }
-    let plain = SHORT.replace_all(&plain, |found: &Captures<'_>| format!(r"\{}", &found[0][2..]));
+    static SHORT: LazyLock<Regex> =
+        LazyLock::new(|| pattern(r"\\(?:nice|[dtcs])frac\b|\\(?:nice|[dtcs])frac(?:[0-9{\\])"));
+    // A number in another type: `\textbf{42}`, `\text{-3 and 4}`. A unit has no digits.
+    static TYPE: LazyLock<Regex> = LazyLock::new(|| {
+        pattern(
+            r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|boldsymbol|bm|underline|mbox)\s*\{([^{}]*\d[^{}]*)\}",
+        )
+    });
+    let ascii = in_ascii(text);
+    let plain = SHORT.replace_all(&ascii, |found: &Captures<'_>| {
+        let at = found[0].find("frac").unwrap_or(0);
+        format!(r"\{}", &found[0][at..])
+    });
+    let plain = TYPE.replace_all(&plain, " $1 ");
+    let plain =
+        [r"\boldsymbol", r"\bm", r"\underline"].iter().fold(plain.into_owned(), |text, style| text.replace(style, ""));
+    let plain = [r"\lvert", r"\rvert", r"\vert"].iter().fold(plain, |text, bar| text.replace(bar, "|"));
     let plain = plain.replace("**", "").replace("__", "").replace(r"\{", r"\lbrace ").replace(r"\}", r"\rbrace ");
     let plain = DRESS.iter().fold(plain.replace("{,}", "").replace(r"{\,}", ""), |text, dress| match *dress {
         // `\left` must not eat the beginning of `\leftarrow`, which is no answer's.
         r"\left" | r"\right" => text.replace(&format!("{dress}."), "").replace(dress, ""),
-        _ => text.replace(dress, if dress.ends_with("quad") || *dress == r"\," { " " } else { "" }),
+        // `\\ ` ends a matrix's row.
+        r"\ " => text.replace(r"\\ ", "\u{0}").replace(dress, " ").replace('\u{0}', r"\\ "),
+        _ => text.replace(dress, if dress.ends_with("quad") || [r"\,", "~"].contains(dress) { " " } else { "" }),
     });
     trimmed(&plain).to_owned()
+}
+
+/// Full-width forms, digits of every script, and signs that LaTeX has a name for.
+fn in_ascii(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut level = None;
+    for c in text.chars() {
+        let found = [(ABOVE, '^'), (BELOW, '_')].iter().find_map(|(digits, sign)| {
+            let digit = digits.chars().position(|digit| digit == c)?;
+            Some((*sign, char::from(b'0' + u8::try_from(digit).unwrap_or(0))))
+        });
+        // Digits that stand together are one number.
+        if level.is_some() && found.map(|(sign, _)| sign) != level {
+            plain.push('}');
+            level = None;
+        }
+        match (found, c) {
+            (Some((sign, digit)), _) => {
+                if level.is_none() {
+                    plain.extend([sign, '{']);
+                    level = Some(sign);
+                }
+                plain.push(digit);
+            }
+            // Full-width forms are ASCII at a fixed distance.
+            (None, '\u{ff01}'..='\u{ff5e}') => plain.extend(char::from_u32(u32::from(c) - 0xfee0)),
+            (None, _) => match (CHARACTERS.iter().find(|(from, _)| *from == c), python::decimal(c)) {
+                (Some((_, to)), _) => plain.push_str(to),
+                (None, Some(digit)) if !c.is_ascii() => plain.push(char::from(b'0' + digit)),
+                (None, _) => plain.push(c),
+            },
+        }
+    }
+    if level.is_some() {
+        plain.push('}');
+    }
+    plain
 }
 
 /// Without the sentence around it: final stops, emphasis, a closing quotation mark.
@@ -98,7 +160,9 @@ fn trimmed(text: &str) -> &str {
     loop {
         let before = text;
         text = text.trim_end_matches(['.', ',', ';', ':', '?', '*', '_', '"', '\'']).trim();
-        text = text.trim_start_matches(['*', '"', '\'', ':']).trim();
+        text = text.strip_suffix(r"\\").unwrap_or(text).trim();
+        text = text.trim_start_matches(['*', '"', '\'', ':', '=']).trim();
+        text = text.strip_prefix(r"\approx").unwrap_or(text).trim();
         if text == before {
             return text;
         }
@@ -119,7 +183,7 @@ pub(super) fn without_unit(text: &str) -> Option<(String, String)> {
     static WORDS: LazyLock<Regex> = LazyLock::new(|| {
         pattern(concat!(
             r"^(?P<value>.*[\d})\]!])\s*(?P<unit>(?:\\(?:text|mathrm|mbox|textbf|textrm|rm)\s*\{[^{}]*\}",
-            r"|\^\s*\{?\\circ\s*\}?|\\degree|\\%|%|[A-Za-z][A-Za-z/ .]*[A-Za-z]|\s[gmsLhKJNVWAC])",
+            r"|\^\s*\{?\\circ\s*\}?\s*[CF]?|\\degree|\\%|%|[A-Za-z][A-Za-z/ .]*[A-Za-z]|\s[gmsLhKJNVWAC])",
             r"(?:\^\{?[23]\}?)?)\s*$"
         ))
     });

@@ -1,12 +1,13 @@
 //! Two answers, each in all the ways it can be read.
 
 use super::clean::{clean, ungrouped, without_currency, without_unit, words};
+use super::effort::Effort;
 use super::parse::{Answer, Expr, parse};
 use super::value::{Formula, Sign, equal, proportional};
 use super::{Reason, Verdict};
 
 /// Units that have several names; two different ones are different answers.
-const UNITS: [&[&str]; 16] = [
+const UNITS: [&[&str]; 18] = [
     &["mm", "millimeter", "millimetre"],
     &["cm", "centimeter", "centimetre"],
     &["m", "meter", "metre"],
@@ -20,6 +21,8 @@ const UNITS: [&[&str]; 16] = [
     &["g", "gram"],
     &["kg", "kilogram"],
     &["circ", "degree", "deg"],
+    &["circc", "celsius"],
+    &["circf", "fahrenheit"],
     &["%", "percent"],
     &["cent"],
     &["dollar"],
@@ -46,12 +49,13 @@ pub(super) fn compare(answer: &str, label: &str) -> Verdict {
     let read = |text: &str, scaled: bool| readings(text, scaled);
     let answers = read(&answer, units[0] == percent && units[1] != percent);
     let labels = read(&label, units[1] == percent && units[0] != percent);
+    let effort = &Effort::new();
     let mut decided = false;
     let mut limit = None;
     for left in &answers {
         for right in &labels {
             let same = match (left, right) {
-                (Ok(left), Ok(right)) => same(left, right),
+                (Ok(left), Ok(right)) => same(left, right, effort),
                 (Err(reason), _) | (_, Err(reason)) => Err(*reason),
             };
             match same {
@@ -72,10 +76,17 @@ pub(super) fn compare(answer: &str, label: &str) -> Verdict {
     }
 }
 
-/// Which of [`UNITS`] it is.
-fn known(unit: &str) -> Option<usize> {
-    let singular = unit.trim_end_matches('s');
-    UNITS.iter().position(|names| names.iter().any(|name| *name == unit || *name == singular))
+/// Which of [`UNITS`] it is, and to which power.
+fn known(unit: &str) -> Option<(usize, u8)> {
+    let powers = [("squared", 2), ("square", 2), ("cubic", 3), ("2", 2), ("3", 3)];
+    let raised = powers.iter().find_map(|(word, power)| {
+        let base = unit.strip_suffix(word).or_else(|| unit.strip_prefix(word))?;
+        (!base.is_empty()).then_some((base, *power))
+    });
+    let (base, power) = raised.unwrap_or((unit, 1));
+    let singular = base.trim_end_matches('s');
+    let place = UNITS.iter().position(|names| names.iter().any(|name| *name == base || *name == singular))?;
+    Some((place, power))
 }
 
 type Reading = Result<Answer, Reason>;
@@ -100,38 +111,38 @@ fn readings(text: &str, percent: bool) -> Vec<Reading> {
     texts.iter().map(|text| parse(text)).collect()
 }
 
-fn same(left: &Answer, right: &Answer) -> Result<bool, Reason> {
+fn same(left: &Answer, right: &Answer, effort: &Effort) -> Result<bool, Reason> {
     match (left, right) {
-        (Answer::Value(left), Answer::Value(right)) => same_value(left, right),
+        (Answer::Value(left), Answer::Value(right)) => same_value(left, right, effort),
         (Answer::Relation(relations, sides), Answer::Relation(others, other_sides)) => {
             let (left, right) = (forwards(relations, sides), forwards(others, other_sides));
-            same_relation((&left.0, &left.1), (&right.0, &right.1))
+            same_relation((&left.0, &left.1), (&right.0, &right.1), effort)
         }
         // `x = 5` answers 5, and `1 < x < 2` is an interval.
         (Answer::Relation(relations, sides), other) | (other, Answer::Relation(relations, sides)) => {
             match (relations.iter().all(|relation| relation == "="), sides.last(), interval(relations, sides)) {
-                (true, Some(value), _) => same(&Answer::Value(value.clone()), other),
-                (_, _, Some(interval)) => same(&interval, other),
+                (true, Some(value), _) => same(&Answer::Value(value.clone()), other, effort),
+                (_, _, Some(interval)) => same(&interval, other, effort),
                 _ => Ok(false),
             }
         }
         (Answer::Group(open, close, left), Answer::Group(other_open, other_close, right)) => {
-            Ok((open, close) == (other_open, other_close) && in_order(left, right)?)
+            Ok((open, close) == (other_open, other_close) && in_order(left, right, effort)?)
         }
-        (Answer::Set(left), Answer::Set(right)) => any_order(&signs_apart(left), &signs_apart(right)),
+        (Answer::Set(left), Answer::Set(right)) => any_order(&signs_apart(left), &signs_apart(right), effort),
         // Brackets forgotten around a point.
         (Answer::Group('(', ')', group), Answer::Set(set)) | (Answer::Set(set), Answer::Group('(', ')', group)) => {
-            in_order(group, set)
+            in_order(group, set, effort)
         }
         (Answer::Set(set), value @ Answer::Value(_)) | (value @ Answer::Value(_), Answer::Set(set)) => {
-            any_order(&signs_apart(set), &signs_apart(std::slice::from_ref(value)))
+            any_order(&signs_apart(set), &signs_apart(std::slice::from_ref(value)), effort)
         }
-        (Answer::Union(left), Answer::Union(right)) => any_order(left, right),
+        (Answer::Union(left), Answer::Union(right)) => any_order(left, right, effort),
         (Answer::Matrix(left), Answer::Matrix(right)) => {
             if left.len() != right.len() || left.iter().zip(right).any(|(left, right)| left.len() != right.len()) {
                 return Ok(false);
             }
-            all(left.iter().flatten().zip(right.iter().flatten()).map(|(left, right)| same_value(left, right)))
+            all(left.iter().flatten().zip(right.iter().flatten()).map(|(left, right)| same_value(left, right, effort)))
         }
         _ => Ok(false),
     }
@@ -147,8 +158,8 @@ fn all(equal: impl Iterator<Item = Result<bool, Reason>>) -> Result<bool, Reason
 }
 
 /// With both signs of `\pm`, which must agree as two values do.
-fn same_value(left: &Expr, right: &Expr) -> Result<bool, Reason> {
-    let with = |expr, sign| Formula { expr, sign };
+fn same_value(left: &Expr, right: &Expr, effort: &Effort) -> Result<bool, Reason> {
+    let with = |expr, sign| Formula { expr, sign, effort };
     let straight = all([Sign::Plus, Sign::Minus].map(|sign| equal(with(left, sign), with(right, sign))).into_iter())?;
     if straight || !(has_both_signs(left) && has_both_signs(right)) {
         return Ok(straight);
@@ -205,12 +216,12 @@ fn signed(expr: &Expr, sign: Sign) -> Expr {
     }
 }
 
-fn in_order(left: &[Answer], right: &[Answer]) -> Result<bool, Reason> {
-    Ok(left.len() == right.len() && all(left.iter().zip(right).map(|(left, right)| same(left, right)))?)
+fn in_order(left: &[Answer], right: &[Answer], effort: &Effort) -> Result<bool, Reason> {
+    Ok(left.len() == right.len() && all(left.iter().zip(right).map(|(left, right)| same(left, right, effort)))?)
 }
 
 /// Each of the one is one of the other.
-fn any_order(left: &[Answer], right: &[Answer]) -> Result<bool, Reason> {
+fn any_order(left: &[Answer], right: &[Answer], effort: &Effort) -> Result<bool, Reason> {
     if left.len() != right.len() {
         return Ok(false);
     }
@@ -218,7 +229,7 @@ fn any_order(left: &[Answer], right: &[Answer]) -> Result<bool, Reason> {
     for item in left {
         let mut found = None;
         for (at, other) in free.iter().enumerate() {
-            if same(item, other)? {
+            if same(item, other, effort)? {
                 found = Some(at);
                 break;
             }
@@ -242,16 +253,16 @@ fn forwards(relations: &[String], sides: &[Expr]) -> (Vec<String>, Vec<Expr>) {
 
 type Relation<'a> = (&'a [String], &'a [Expr]);
 
-fn same_relation(left: Relation<'_>, right: Relation<'_>) -> Result<bool, Reason> {
+fn same_relation(left: Relation<'_>, right: Relation<'_>, effort: &Effort) -> Result<bool, Reason> {
     if left.0 != right.0 {
         return Ok(false);
     }
-    if all(left.1.iter().zip(right.1).map(|(left, right)| same_value(left, right)))? {
+    if all(left.1.iter().zip(right.1).map(|(left, right)| same_value(left, right, effort)))? {
         return Ok(true);
     }
     match (left.1, right.1) {
         ([left_one, left_other], [right_one, right_other]) if left.0 == ["="] => {
-            let of = |expr| Formula { expr, sign: Sign::Plus };
+            let of = |expr| Formula { expr, sign: Sign::Plus, effort };
             proportional([of(left_one), of(left_other)], [of(right_one), of(right_other)])
         }
         _ => Ok(false),

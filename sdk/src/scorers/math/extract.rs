@@ -6,9 +6,12 @@ use regex::Regex;
 
 use crate::scorers::pattern;
 
-/// The answer a response states last, by how deliberately: a box, `Answer:`, `####`.
+/// Last bytes of a response in which a line with an answer is looked for.
+const LOOKED_AT: usize = 1 << 16;
+
+/// The answer a response states last, by how deliberately: a box, `<answer>`, `Answer:`, `####`.
 pub(super) fn stated(response: &str) -> Option<&str> {
-    let answer = last_box(response).or_else(|| last_line(response))?;
+    let answer = last_box(response).or_else(|| last_tag(response)).or_else(|| last_line(end_of(response)))?;
     let answer = answer.trim();
     (!answer.is_empty()).then_some(answer)
 }
@@ -38,9 +41,30 @@ fn last_box(text: &str) -> Option<&str> {
     None
 }
 
-/// What follows the last `Answer:`, `answer is` or `####` on its line (or on the next, after a bare heading).
+/// The last [`LOOKED_AT`] bytes.
+fn end_of(text: &str) -> &str {
+    let mut start = text.len().saturating_sub(LOOKED_AT);
+    while !text.is_char_boundary(start) {
+        start += 1;
+    }
+    &text[start..]
+}
+
+/// What is in the last `<answer>…</answer>`.
+fn last_tag(text: &str) -> Option<&str> {
+    let end = text.rfind("</answer>")?;
+    let start = text[..end].rfind("<answer>")? + "<answer>".len();
+    Some(&text[start..end])
+}
+
+/// What follows the last `Answer:`, `answer is`, `答案：` or `####` on its line, or on the next after a bare
+/// heading.
 fn last_line(text: &str) -> Option<&str> {
-    static STATED: LazyLock<Regex> =
-        LazyLock::new(|| pattern(r"(?i)(?:\banswer[*_\s]*(?:[:：]|\bis\b\s*:?)|####)[*_:\s]*([^\n]+)"));
+    static STATED: LazyLock<Regex> = LazyLock::new(|| {
+        pattern(concat!(
+            r"(?i)(?:\banswer[*_\s]*(?:[:：]|\bis\b\s*:?)|\bfinal\s+answer[*_#]*[ \t]*\r?\n",
+            r"|答案[*_\s]*(?:[:：]|是|为)|####)[*_:：\s]*([^\n]+)"
+        ))
+    });
     STATED.captures_iter(text).last()?.get(1).map(|found| found.as_str())
 }

@@ -8,7 +8,8 @@
 //! Three outcomes, since a grader that cannot decide must not punish: [`Verdict::Right`],
 //! [`Verdict::Wrong`] (also a response that states no answer), and [`Verdict::Ungradable`] with the reason.
 //! Work and memory are bounded whatever the answer is: texts beyond [`LONGEST`] characters, nesting beyond
-//! 64 and numbers beyond 8192 bits are not computed.
+//! 64, more than 300 operations, numbers beyond 8192 bits, and a verdict that would cost more than 500,000
+//! operations are not computed. The limits count work and not time: the verdict is the same on every machine.
 //!
 //! ```
 //! use training_gym::scorers::math::{Verdict, grade};
@@ -21,7 +22,9 @@
 
 mod clean;
 mod compare;
+mod effort;
 mod extract;
+mod group;
 mod number;
 mod parse;
 mod token;
@@ -47,6 +50,12 @@ pub enum Reason {
     TooDeep,
     /// A number too large to compute.
     TooLarge,
+    /// More to compute than a verdict may cost.
+    TooMuch,
+    /// A response of more than [`LONGEST_RESPONSE`](crate::scorers::LONGEST_RESPONSE) bytes.
+    ResponseTooLong,
+    /// A label of more than [`LONGEST_LABEL`](crate::scorers::LONGEST_LABEL) bytes.
+    LabelTooLong,
     /// The texts differ, and at least one is not mathematics that is understood.
     NotUnderstood,
 }
@@ -58,6 +67,11 @@ impl fmt::Display for Reason {
             Self::TooLong => write!(out, "longer than {LONGEST} characters"),
             Self::TooDeep => out.write_str("nested too deeply"),
             Self::TooLarge => out.write_str("a number too large to compute"),
+            Self::TooMuch => out.write_str("more to compute than a verdict may cost"),
+            Self::ResponseTooLong => {
+                write!(out, "the response has more than {} bytes", crate::scorers::LONGEST_RESPONSE)
+            }
+            Self::LabelTooLong => write!(out, "the label has more than {} bytes", crate::scorers::LONGEST_LABEL),
             Self::NotUnderstood => out.write_str("the texts differ, and one is not mathematics that is understood"),
         }
     }

@@ -21,16 +21,35 @@ impl Rational {
         Self { numerator: value.into(), denominator: One::one() }
     }
 
-    /// A decimal such as `12.50`, digits and at most one point.
+    /// A decimal such as `12.50` or `1.5e3`: digits, at most one point, an exponent.
     pub(super) fn decimal(text: &str) -> Result<Self, Reason> {
-        let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-        if text.len() as u64 > MOST_BITS / 4 {
+        let (digits, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
+        if digits.len() as u64 > MOST_BITS / 4 {
             return Err(Reason::TooLarge);
         }
-        let digits = format!("{whole}{fraction}");
-        let numerator = BigInt::parse_bytes(digits.as_bytes(), 10).ok_or(Reason::NotUnderstood)?;
-        let denominator = num_traits::pow(BigInt::from(10), fraction.len());
-        Self::new(numerator, denominator)?.ok_or(Reason::NotUnderstood)
+        let exponent: i64 = exponent.parse().map_err(|_| Reason::TooLarge)?;
+        if exponent.unsigned_abs() > MOST_BITS / 4 {
+            return Err(Reason::TooLarge);
+        }
+        let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+        let numerator = format!("{whole}{fraction}");
+        let numerator = BigInt::parse_bytes(numerator.as_bytes(), 10).ok_or(Reason::NotUnderstood)?;
+        let shift = exponent - fraction.len() as i64;
+        let power = num_traits::pow(BigInt::from(10), shift.unsigned_abs() as usize);
+        let value = if shift < 0 { Self::new(numerator, power)? } else { Self::new(numerator * power, One::one())? };
+        value.ok_or(Reason::NotUnderstood)
+    }
+
+    /// `digits` with `places` behind the point, then the `period` for ever.
+    pub(super) fn repeating(digits: &str, (places, period): (usize, &str)) -> Result<Self, Reason> {
+        if (places + period.len()) as u64 > MOST_BITS / 8 || period.contains(['.', 'e', 'E']) {
+            return Err(Reason::TooLarge);
+        }
+        // p/(10^n − 1), moved behind the places.
+        let ten = |power| num_traits::pow(BigInt::from(10), power);
+        let period_value = BigInt::parse_bytes(period.as_bytes(), 10).ok_or(Reason::NotUnderstood)?;
+        let tail = Self::new(period_value, (ten(period.len()) - 1) * ten(places))?.ok_or(Reason::NotUnderstood)?;
+        Self::decimal(digits)?.add(&tail)
     }
 
     /// `None` for a denominator of 0.
@@ -124,6 +143,11 @@ impl Rational {
         let shift = self.numerator.bits().max(self.denominator.bits()).saturating_sub(1000);
         let part = |value: &BigInt| (value >> shift).to_f64().unwrap_or(f64::NAN);
         part(&self.numerator) / part(&self.denominator)
+    }
+
+    /// Machine words of its longer side.
+    pub(super) fn words(&self) -> u64 {
+        self.numerator.bits().max(self.denominator.bits()).div_ceil(64)
     }
 
     /// The whole number it is, if it is a small one.

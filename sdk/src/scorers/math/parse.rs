@@ -6,6 +6,10 @@ use super::token::{Token, tokens};
 
 /// Levels of brackets, roots and powers that are read.
 const DEEPEST: usize = 64;
+/// Operations of one answer: a chain of them is as deep as it is long, and is walked by recursion.
+const MOST_OPERATIONS: usize = 300;
+/// Characters of a name with its index. Indices of indices would double with each level.
+const LONGEST_NAME: usize = 400;
 
 /// A number or formula.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,24 +46,26 @@ pub(super) enum Answer {
     Matrix(Vec<Vec<Expr>>),
 }
 
-type Parsed<T> = Result<T, Reason>;
-const NOT_UNDERSTOOD: Reason = Reason::NotUnderstood;
+pub(super) type Parsed<T> = Result<T, Reason>;
+pub(super) const NOT_UNDERSTOOD: Reason = Reason::NotUnderstood;
 
 /// Reads a cleaned answer.
 pub(super) fn parse(text: &str) -> Parsed<Answer> {
-    let mut parser = Parser { tokens: tokens(text)?, at: 0, depth: 0 };
+    let mut parser = Parser { tokens: tokens(text)?, at: 0, depth: 0, operations: 0 };
     let answer = parser.answer()?;
     if parser.at < parser.tokens.len() { Err(NOT_UNDERSTOOD) } else { Ok(answer) }
 }
 
-struct Parser {
+pub(super) struct Parser {
     tokens: Vec<Token>,
-    at: usize,
+    pub(super) at: usize,
     depth: usize,
+    pub(super) operations: usize,
 }
 
-const RELATIONS: [(&str, &str); 10] = [
+const RELATIONS: [(&str, &str); 11] = [
     ("=", "="),
+    ("approx", "="),
     ("<", "<"),
     (">", ">"),
     ("le", "<="),
@@ -72,23 +78,29 @@ const RELATIONS: [(&str, &str); 10] = [
 ];
 
 impl Parser {
-    fn peek(&self) -> Option<&Token> {
+    pub(super) fn peek(&self) -> Option<&Token> {
         self.tokens.get(self.at)
     }
 
-    fn symbol(&mut self, wanted: char) -> bool {
+    pub(super) fn symbol(&mut self, wanted: char) -> bool {
         let found = self.peek() == Some(&Token::Symbol(wanted));
         self.at += usize::from(found);
         found
     }
 
-    fn command(&mut self, wanted: &str) -> bool {
+    pub(super) fn command(&mut self, wanted: &str) -> bool {
         let found = matches!(self.peek(), Some(Token::Command(name)) if name == wanted);
         self.at += usize::from(found);
         found
     }
 
-    fn deeper<T>(&mut self, read: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
+    /// Counts an operation of a chain.
+    fn operation(&mut self) -> Parsed<()> {
+        self.operations += 1;
+        if self.operations > MOST_OPERATIONS { Err(Reason::TooDeep) } else { Ok(()) }
+    }
+
+    pub(super) fn deeper<T>(&mut self, read: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
         self.depth += 1;
         if self.depth > DEEPEST {
             return Err(Reason::TooDeep);
@@ -98,7 +110,7 @@ impl Parser {
         value
     }
 
-    fn separator(&mut self) -> bool {
+    pub(super) fn separator(&mut self) -> bool {
         let mut found = self.symbol(',') || self.symbol(';');
         if matches!(self.peek(), Some(Token::Text(text)) if ["and", "or"].contains(&text.as_str())) {
             self.at += 1;
@@ -115,7 +127,7 @@ impl Parser {
         Ok(if items.len() == 1 { items.remove(0) } else { Answer::Set(items) })
     }
 
-    fn union(&mut self) -> Parsed<Answer> {
+    pub(super) fn union(&mut self) -> Parsed<Answer> {
         let mut parts = vec![self.item()?];
         while self.command("cup") {
             parts.push(self.item()?);
@@ -164,87 +176,7 @@ impl Parser {
         Some(relation)
     }
 
-    /// A matrix, a set, or brackets with a comma in them. Brackets around one value are the value's.
-    fn group(&mut self) -> Parsed<Option<Answer>> {
-        let start = self.at;
-        if self.command("begin") {
-            return self.matrix().map(Some);
-        }
-        let open = match self.peek() {
-            Some(Token::Symbol(c @ ('(' | '['))) => *c,
-            Some(Token::Command(name)) if name == "lbrace" => '{',
-            _ => return Ok(None),
-        };
-        self.at += 1;
-        let inside = self.deeper(|parser| {
-            let mut items = Vec::new();
-            loop {
-                items.push(parser.union()?);
-                if !parser.separator() {
-                    return Ok(items);
-                }
-            }
-        });
-        let close = match self.peek() {
-            Some(Token::Symbol(c @ (')' | ']'))) => *c,
-            Some(Token::Command(name)) if name == "rbrace" => '}',
-            _ => ' ',
-        };
-        match inside {
-            Err(limit @ (Reason::TooDeep | Reason::TooLarge)) => Err(limit),
-            Ok(items) if close != ' ' && (items.len() > 1 || open == '{') => {
-                self.at += 1;
-                Ok(Some(if open == '{' { Answer::Set(items) } else { Answer::Group(open, close, items) }))
-            }
-            // `(1 + 2)·3`, or nothing we know: read as a value.
-            _ => {
-                self.at = start;
-                Ok(None)
-            }
-        }
-    }
-
-    fn matrix(&mut self) -> Parsed<Answer> {
-        let name = self.name_in_braces()?;
-        if !name.ends_with("matrix") {
-            return Err(NOT_UNDERSTOOD);
-        }
-        let mut rows = vec![Vec::new()];
-        loop {
-            let value = self.sum()?;
-            rows.last_mut().ok_or(NOT_UNDERSTOOD)?.push(value);
-            if self.symbol('&') {
-                continue;
-            }
-            let next_row = self.command("\\");
-            if self.command("end") {
-                self.name_in_braces()?;
-                return Ok(Answer::Matrix(rows));
-            }
-            if !next_row {
-                return Err(NOT_UNDERSTOOD);
-            }
-            rows.push(Vec::new());
-        }
-    }
-
-    fn name_in_braces(&mut self) -> Parsed<String> {
-        if !self.symbol('{') {
-            return Err(NOT_UNDERSTOOD);
-        }
-        let mut name = String::new();
-        while !self.symbol('}') {
-            match self.peek() {
-                Some(Token::Letter(c)) => name.push(*c),
-                Some(Token::Text(text)) => name.push_str(text),
-                _ => return Err(NOT_UNDERSTOOD),
-            }
-            self.at += 1;
-        }
-        Ok(name)
-    }
-
-    fn sum(&mut self) -> Parsed<Expr> {
+    pub(super) fn sum(&mut self) -> Parsed<Expr> {
         self.deeper(|parser| {
             let negative = parser.symbol('-');
             let both = !negative && parser.command("pm");
@@ -265,6 +197,7 @@ impl Parser {
                 } else {
                     return Ok(sum);
                 };
+                parser.operation()?;
             }
         })
     }
@@ -274,8 +207,14 @@ impl Parser {
         loop {
             product = if self.symbol('*') || self.command("cdot") || self.command("times") {
                 Expr::Multiply(product.into(), self.signed_power()?.into())
-            } else if self.symbol('/') || self.command("div") {
+            } else if self.symbol('/') || self.symbol(':') || self.command("div") {
                 Expr::Divide(product.into(), self.signed_power()?.into())
+            } else if matches!(product, Expr::Number(_)) && self.is_slashed_fraction() {
+                // `3 1/2` is three and a half.
+                let above = self.factor()?;
+                self.at += 1;
+                let below = self.factor()?;
+                Expr::Add(product.into(), Expr::Divide(above.into(), below.into()).into())
             } else if self.begins_factor() {
                 let mixed = matches!(product, Expr::Number(_)) && self.is_plain_fraction();
                 let factor = self.power()?;
@@ -288,6 +227,7 @@ impl Parser {
             } else {
                 return Ok(product);
             };
+            self.operation()?;
         }
     }
 
@@ -301,6 +241,13 @@ impl Parser {
             [Token::Command(name), Token::Number(digits), ..] => name == "frac" && digits.len() == 2,
             _ => false,
         }
+    }
+
+    /// Two whole numbers with a slash between them.
+    fn is_slashed_fraction(&self) -> bool {
+        let whole =
+            |token: &Token| matches!(token, Token::Number(digits) if digits.bytes().all(|c| c.is_ascii_digit()));
+        matches!(&self.tokens[self.at..], [above, Token::Symbol('/'), below, ..] if whole(above) && whole(below))
     }
 
     /// What may follow without a sign of multiplication. A number may not: `\frac{1}{2}3` is a slip.
@@ -323,6 +270,7 @@ impl Parser {
     fn power(&mut self) -> Parsed<Expr> {
         let mut base = self.factor()?;
         while self.symbol('!') {
+            self.operation()?;
             base = Expr::Factorial(base.into());
         }
         if !self.symbol('^') {
@@ -380,6 +328,7 @@ impl Parser {
         let token = self.peek().cloned().ok_or(NOT_UNDERSTOOD)?;
         self.at += 1;
         match token {
+            Token::Number(digits) if self.is_repeating() => self.repeating(&digits),
             Token::Number(digits) => Ok(self.indexed(Expr::Number(Rational::decimal(&digits)?), &digits)?),
             Token::Letter(c) => {
                 let name = c.to_string();
@@ -405,13 +354,26 @@ impl Parser {
         }
     }
 
+    fn is_repeating(&self) -> bool {
+        matches!(&self.tokens[self.at..], [Token::Command(name), Token::Symbol('{'), Token::Number(_), Token::Symbol('}'), ..] if name == "overline")
+    }
+
+    /// `0.1\overline{6}`: the digits below the line go on for ever.
+    fn repeating(&mut self, digits: &str) -> Parsed<Expr> {
+        let Some(Token::Number(period)) = self.tokens.get(self.at + 2).cloned() else { return Err(NOT_UNDERSTOOD) };
+        self.at += 4;
+        let Some((_, fraction)) = digits.split_once('.') else { return Err(NOT_UNDERSTOOD) };
+        Rational::repeating(digits, (fraction.len(), &period)).map(Expr::Number)
+    }
+
     /// With its index, which makes another name of it: `x_1`, `1011_2`.
     fn indexed(&mut self, bare: Expr, written: &str) -> Parsed<Expr> {
         if !self.symbol('_') {
             return Ok(bare);
         }
         let index = self.argument()?;
-        Ok(Expr::Name(format!("{written}_{index:?}")))
+        let name = format!("{written}_{index:?}");
+        if name.len() > LONGEST_NAME { Err(Reason::TooDeep) } else { Ok(Expr::Name(name)) }
     }
 
     fn named(&mut self, name: &str) -> Parsed<Expr> {

@@ -6,6 +6,7 @@ use super::{LONGEST, Reason, Verdict, equivalent, grade};
 
 #[test]
 fn the_same_value_is_right() {
+    let mut missed = Vec::new();
     for (answer, label) in [
         ("1024.", "1024"),
         ("**42**", "42"),
@@ -58,9 +59,47 @@ fn the_same_value_is_right() {
         ("--7", "7"),
         (r"\log_2 8", "3"),
         ("3×10^8", "300000000"),
+        (r"\text{42}", "42"),
+        (r"\textbf{-3}", "-3"),
+        (r"\mathbf{x}=4", "4"),
+        (r"\boldsymbol{\frac{1}{2}}", "0.5"),
+        ("1.5e3", "1500"),
+        ("2E-2", "0.02"),
+        ("1.5 × 10³", "1500"),
+        ("10¹²", "1000000000000"),
+        ("3 1/2", "7/2"),
+        (r"0.\overline{3}", r"\frac13"),
+        (r"0.1\overline{6}", "1/6"),
+        ("⅓", "1/3"),
+        ("٤٢", "42"),
+        ("3 : 2", "3:2"),
+        ("6:4", "3:2"),
+        ("{1, 2, 3}", r"\{3,2,1\}"),
+        (r"42\\", "42"),
+        (r"42~\text{cm}", "42"),
+        (r"42\ \text{cm}^2", "42"),
+        (r"\text{42 cm}", "42"),
+        ("= 42", "42"),
+        ("≈ 3.14", "3.14"),
+        (r"x \approx 3.14", "3.14"),
+        (r"\nicefrac{1}{2}", "1/2"),
+        (r"\lvert -3 \rvert", "3"),
+        ("42 °C", "42"),
+        ("5 square feet", r"5\text{ ft}^2"),
+        ("5 cm²", "5 cm^2"),
+        ("x = 5 or x = -3", "-3, 5"),
+        ("1267650600228229401496703205376.0.", "2^{100}"),
+        ("f(x) = x² + 1", "x^2+1"),
+        ("10^{-3}", "0.001"),
+        (r"\frac{-1}{2}", r"-\frac{1}{2}"),
+        ("1 000 000", "1000000"),
     ] {
-        assert_eq!(equivalent(answer, label), Verdict::Right, "{answer} and {label}");
+        let verdict = equivalent(answer, label);
+        if verdict != Verdict::Right {
+            missed.push(format!("{answer} and {label}: {verdict:?}"));
+        }
     }
+    assert!(missed.is_empty(), "{missed:#?}");
 }
 
 #[test]
@@ -83,6 +122,15 @@ fn another_value_is_wrong() {
         (r"\pm 3", "3"),
         ("no idea", "5"),
         ("42!", "42"),
+        ("3 1/2", "3/2"),
+        ("1.5e3", "1.5"),
+        (r"0.\overline{3}", "0.3"),
+        ("3:2", "2:3"),
+        ("10¹²", "10"),
+        ("{1, 2}", "{1, 3}"),
+        (r"\text{42}", "43"),
+        ("5 cm^2", "5 cm"),
+        ("x_1", "x_2"),
         ("1/0", "5"),
     ] {
         let verdict = equivalent(answer, label);
@@ -104,6 +152,13 @@ fn what_a_response_states_last_counts() {
         ("steps\n#### 1,000", "1000"),
         (r"Answer: 9 but truly $\boxed{8}$", "8"),
         (r"\boxed{\{1, 2\}}", "1,2"),
+        ("<answer> 42 </answer>", "42"),
+        ("所以答案是 42。", "42"),
+        ("**答案：** 42", "42"),
+        ("**Final Answer**\n\n$42$", "42"),
+        ("### Final answer\n42", "42"),
+        ("Answer：４２", "42"),
+        ("Final Answer: \\(42\\)", "42"),
     ] {
         assert_eq!(grade(response, label).verdict, Verdict::Right, "{response}");
     }

@@ -27,7 +27,11 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Token>, Reason> {
                     !(c.is_ascii_digit() || (c == '.' && points == 1))
                 })
                 .unwrap_or(rest.len());
-            tokens.push(Token::Number(rest[..end].trim_end_matches('.').to_owned()));
+            let end = end + exponent(&rest[end..]);
+            // The point before a period of digits is the number's.
+            let keeps_point = rest[end..].starts_with(r"\overline");
+            let number = if keeps_point { &rest[..end] } else { rest[..end].trim_end_matches('.') };
+            tokens.push(Token::Number(number.to_owned()));
             end
         } else if let Some(after) = rest.strip_prefix('\\') {
             let name = after.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(after.len());
@@ -55,6 +59,14 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Token>, Reason> {
         rest = &rest[taken..];
     }
     Ok(tokens)
+}
+
+/// The length of an exponent at the beginning of a text: `e3`, `E-12`.
+fn exponent(text: &str) -> usize {
+    let Some(after) = text.strip_prefix(['e', 'E']) else { return 0 };
+    let unsigned = after.trim_start_matches(['+', '-']);
+    let digits = unsigned.find(|c: char| !c.is_ascii_digit()).unwrap_or(unsigned.len());
+    if digits == 0 || after.len() - unsigned.len() > 1 { 0 } else { 1 + after.len() - unsigned.len() + digits }
 }
 
 /// Letters without a backslash: a function's name, `and`, or a product of letters.

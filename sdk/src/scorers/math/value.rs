@@ -3,6 +3,7 @@
 use std::f64::consts;
 
 use super::Reason;
+use super::effort::Effort;
 use super::number::Rational;
 use super::parse::Expr;
 
@@ -39,6 +40,8 @@ pub(super) enum Sign {
 pub(super) struct Formula<'a> {
     pub(super) expr: &'a Expr,
     pub(super) sign: Sign,
+    /// What may still be spent on it.
+    pub(super) effort: &'a Effort,
 }
 
 /// Whether two formulas have the same value wherever they have one.
@@ -84,16 +87,26 @@ fn close(left: f64, right: f64) -> bool {
 
 impl Formula<'_> {
     fn at(self, point: u64) -> Result<Value, Reason> {
-        evaluate(self.expr, self.sign, point)
+        let value = match self.expr {
+            Expr::Number(number) => Value::Exact(number.clone()),
+            Expr::Name(name) => Value::Approximate(named(name, point)),
+            Expr::Infinity => Value::Approximate(f64::INFINITY),
+            operation => evaluate(operation, self, point)?,
+        };
+        self.effort.spend(match &value {
+            Value::Exact(exact) => exact.words(),
+            Value::Approximate(_) => 1,
+        })?;
+        Ok(value)
     }
 }
 
-fn evaluate(expr: &Expr, sign: Sign, point: u64) -> Result<Value, Reason> {
-    let of = |expr: &Expr| evaluate(expr, sign, point);
+/// The value of an operation.
+fn evaluate(expr: &Expr, formula: Formula<'_>, point: u64) -> Result<Value, Reason> {
+    let sign = formula.sign;
+    let of = |expr: &Expr| Formula { expr, ..formula }.at(point);
     Ok(match expr {
-        Expr::Number(number) => Value::Exact(number.clone()),
-        Expr::Name(name) => Value::Approximate(named(name, point)),
-        Expr::Infinity => Value::Approximate(f64::INFINITY),
+        Expr::Number(_) | Expr::Name(_) | Expr::Infinity => return Err(Reason::NotUnderstood),
         Expr::Negate(inner) => negate(&of(inner)?),
         Expr::Add(left, right) => add(&of(left)?, &of(right)?)?,
         Expr::PlusMinus(left, right) => {
@@ -109,7 +122,7 @@ fn evaluate(expr: &Expr, sign: Sign, point: u64) -> Result<Value, Reason> {
             Value::Exact(exact) => exact.factorial()?.map_or(Value::Approximate(f64::NAN), Value::Exact),
             Value::Approximate(_) => return Err(Reason::NotUnderstood),
         },
-        Expr::Binomial(above, below) => binomial(&of(above)?, &of(below)?)?,
+        Expr::Binomial(above, below) => binomial(&of(above)?, &of(below)?, formula.effort)?,
     })
 }
 
@@ -194,7 +207,7 @@ fn call(name: &str, inner: &Value) -> Value {
     })
 }
 
-fn binomial(above: &Value, below: &Value) -> Result<Value, Reason> {
+fn binomial(above: &Value, below: &Value, effort: &Effort) -> Result<Value, Reason> {
     let (Value::Exact(above), Value::Exact(below)) = (above, below) else { return Err(Reason::NotUnderstood) };
     let (Some(n), Some(k)) = (above.small(), below.small()) else { return Err(Reason::NotUnderstood) };
     if k > n {
@@ -205,6 +218,7 @@ fn binomial(above: &Value, below: &Value) -> Result<Value, Reason> {
         let factor = Rational::integer(i64::from(n - k.min(n - k) + step));
         product =
             product.multiply(&factor)?.divide(&Rational::integer(i64::from(step)))?.ok_or(Reason::NotUnderstood)?;
+        effort.spend(product.words())?;
     }
     Ok(Value::Exact(product))
 }
