@@ -10,16 +10,23 @@
 //! | `T` | tokens of a packed pass, all its sequences end to end |
 //! | `N` | rows that carry loss |
 //! | `R` | response tokens of one sample |
+//! | `M` | those of them that the student drew: all, unless it is a response of several turns |
 //! | `L` | layers |
 //! | `H` | hidden size |
 //! | `A`, `K` | attention heads, key-value heads |
 //! | `D` | head dimension |
 //! | `V` | vocabulary |
+//!
+//! A token that the student did not draw (a tool's, the environment's, the template's between turns) is in
+//! `response_ids`, and the mask is 0 there. It has no log-probability, no advantage and no row in a loss:
+//! per-token lists are `[M]`, so there is nothing that could be counted by mistake.
 
 use serde_json::{Map, Value};
+use training_gym_core::episode::EpisodeRecord;
 use training_gym_core::ids::WeightVersion;
 use training_gym_core::record::Grade;
 use training_gym_core::sample::{FinishReason, Prompt, Sample};
+use training_gym_core::wire::teacher::TopLogprobs;
 
 /// One prompt of a step, ready for the engine.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,8 +63,10 @@ pub struct Rollout {
     pub prompt: std::sync::Arc<PreparedPrompt>,
     /// Response ids, the end token included where one was drawn. Never empty.
     pub response_ids: Vec<i64>,
-    /// log π of each response id under the untempered-by-cuts distribution it was drawn at
-    /// (after temperature, before top-k/top-p/min-p), `[R]`.
+    /// Which of them the student drew, `[R]`.
+    pub response_mask: Vec<bool>,
+    /// log π of each id that was drawn, under the untempered-by-cuts distribution it was drawn at
+    /// (after temperature, before top-k/top-p/min-p), `[M]`.
     pub rollout_logprobs: Vec<f32>,
     /// The response as text, special tokens left out.
     pub response: String,
@@ -65,9 +74,41 @@ pub struct Rollout {
     pub finish_reason: FinishReason,
     /// The weights that drew it.
     pub weight_version: WeightVersion,
+    /// The turns, of a response in an environment.
+    pub episode: Option<EpisodeRecord>,
 }
 
 impl Rollout {
+    /// Tokens that the student drew: `M`.
+    pub fn drawn(&self) -> usize {
+        self.response_mask.iter().filter(|drawn| **drawn).count()
+    }
+
+    /// Of a list over the response's tokens, what stands at those that were drawn.
+    ///
+    /// # Shapes
+    /// `[R]` → `[M]`
+    ///
+    /// # Panics
+    /// When the list is not one of `R`.
+    pub fn of_drawn<T>(&self, values: Vec<T>) -> Vec<T> {
+        assert_eq!(values.len(), self.response_mask.len(), "one value a token of sample {}", self.index);
+        values.into_iter().zip(&self.response_mask).filter_map(|(value, drawn)| drawn.then_some(value)).collect()
+    }
+
+    /// Over the response's tokens, `None` where none was drawn.
+    ///
+    /// # Shapes
+    /// `[M]` → `[R]`
+    ///
+    /// # Panics
+    /// When the list is not one of `M`.
+    pub fn along_response<T: Copy>(&self, values: &[T]) -> Vec<Option<T>> {
+        assert_eq!(values.len(), self.drawn(), "one value a drawn token of sample {}", self.index);
+        let mut values = values.iter();
+        self.response_mask.iter().map(|&drawn| if drawn { values.next().copied() } else { None }).collect()
+    }
+
     /// As a reward function sees it.
     pub fn to_sample(&self, step: u64) -> Sample {
         let mut tokens = self.prompt.prompt_ids.clone();
@@ -100,14 +141,16 @@ impl RolloutBatch {
     /// Puts the responses into sample order.
     ///
     /// # Panics
-    /// When indices are not exactly `0..len`, a response is empty, or a response and its
-    /// log-probabilities differ in length: faults of the rollout stage.
+    /// When indices are not exactly `0..len`, a response is empty or none of it was drawn, or a response, its
+    /// mask and its log-probabilities differ in length: faults of the rollout stage.
     pub fn new(step: u64, mut rollouts: Vec<Rollout>) -> Self {
         rollouts.sort_by_key(|rollout| rollout.index);
         for (position, rollout) in rollouts.iter().enumerate() {
             assert_eq!(rollout.index, position as u64, "samples of a step are numbered without gaps");
             assert!(!rollout.response_ids.is_empty(), "sample {position} has no response token");
-            assert_eq!(rollout.response_ids.len(), rollout.rollout_logprobs.len(), "sample {position}");
+            assert_eq!(rollout.response_ids.len(), rollout.response_mask.len(), "mask of sample {position}");
+            assert!(rollout.drawn() > 0, "sample {position} has no drawn token");
+            assert_eq!(rollout.drawn(), rollout.rollout_logprobs.len(), "sample {position}");
         }
         Self { step, rollouts }
     }
@@ -125,12 +168,15 @@ impl RolloutBatch {
     /// Adds what scoring found: one [`Score`] a sample, in sample order.
     ///
     /// # Panics
-    /// When the counts differ, or a teacher scored another number of tokens than the response has.
+    /// When the counts differ, or a teacher scored another number of tokens than were drawn.
     pub fn scored(self, scores: Vec<Score>) -> ScoredBatch {
         assert_eq!(self.rollouts.len(), scores.len(), "one score a sample");
         for (rollout, score) in self.rollouts.iter().zip(&scores) {
             if let Some(teacher) = &score.teacher_logprobs {
-                assert_eq!(teacher.len(), rollout.response_ids.len(), "teacher of sample {}", rollout.index);
+                assert_eq!(teacher.len(), rollout.drawn(), "teacher of sample {}", rollout.index);
+            }
+            if let Some(top) = &score.teacher_top {
+                assert_eq!(top.positions(), rollout.drawn(), "teacher of sample {}", rollout.index);
             }
         }
         ScoredBatch { batch: self, scores }
@@ -149,8 +195,10 @@ pub struct Score {
     pub score: Option<f64>,
     /// The sample's metadata after the reward function.
     pub metadata: Map<String, Value>,
-    /// log π_teacher of each response id, `[R]`; `None` without a teacher.
+    /// log π_teacher of each id that was drawn, `[M]`; `None` without a teacher.
     pub teacher_logprobs: Option<Vec<f32>>,
+    /// The teacher's likeliest tokens at each of those, `[M, k]`, where they are learnt from.
+    pub teacher_top: Option<TopLogprobs>,
 }
 
 /// A step's responses with rewards and teacher log-probabilities.
@@ -176,14 +224,14 @@ impl ScoredBatch {
         &self.scores
     }
 
-    /// Adds advantages: `[R]` a sample, in sample order. The batch is frozen from here on.
+    /// Adds advantages: `[M]` a sample, in sample order. The batch is frozen from here on.
     ///
     /// # Panics
     /// When counts or lengths differ, or an advantage is not finite.
     pub fn with_advantages(self, advantages: Vec<Vec<f32>>) -> TrainBatch {
         assert_eq!(self.scores.len(), advantages.len(), "one list of advantages a sample");
         for (rollout, row) in self.batch.rollouts.iter().zip(&advantages) {
-            assert_eq!(rollout.response_ids.len(), row.len(), "advantages of sample {}", rollout.index);
+            assert_eq!(rollout.drawn(), row.len(), "advantages of sample {}", rollout.index);
             assert!(row.iter().all(|a| a.is_finite()), "advantages of sample {} are finite", rollout.index);
         }
         let weights = vec![1.0; self.scores.len()];
@@ -215,7 +263,7 @@ impl TrainBatch {
         self.scored.scores()
     }
 
-    /// The advantages, `[R]` a sample.
+    /// The advantages, `[M]` a sample.
     pub fn advantages(&self) -> &[Vec<f32>] {
         &self.advantages
     }

@@ -309,6 +309,41 @@ pub fn cuda_devices() -> usize {
     usize::try_from(tch::Cuda::device_count()).unwrap_or(0)
 }
 
+/// Bytes of a device's memory: of a CPU the machine's, or less where a control group has less.
+///
+/// # Errors
+/// Why nobody says.
+pub fn memory_of(device: Device) -> Result<u64, String> {
+    match device {
+        Device::Cpu => host_memory(),
+        Device::Cuda(index) => cuda_memory(index),
+        other => Err(format!("{other:?} does not say")),
+    }
+}
+
+fn host_memory() -> Result<u64, String> {
+    let text = std::fs::read_to_string("/proc/meminfo").map_err(|error| format!("/proc/meminfo: {error}"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB"));
+    let kib: u64 = line.and_then(|kib| kib.trim().parse().ok()).ok_or("/proc/meminfo has no MemTotal")?;
+    // Version 2, then version 1; "max", and files that are not there, are no bound.
+    let bounds = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
+    let bound = bounds.iter().filter_map(|path| std::fs::read_to_string(path).ok()?.trim().parse().ok()).min();
+    Ok(bound.unwrap_or(u64::MAX).min(kib << 10))
+}
+
+/// libtorch's C interface does not tell; the driver's tool, which is where the driver is, does.
+fn cuda_memory(index: usize) -> Result<u64, String> {
+    let visible = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
+    let name = visible.split(',').nth(index).map(str::trim).filter(|name| !name.is_empty());
+    let name = name.map_or_else(|| index.to_string(), str::to_owned);
+    let asked = ["--query-gpu=memory.total", "--format=csv,noheader,nounits", "-i", &name];
+    let output = std::process::Command::new("nvidia-smi").args(asked).output();
+    let output = output.map_err(|error| format!("nvidia-smi: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mib: Option<u64> = text.trim().parse().ok();
+    mib.map(|mib| mib << 20).ok_or_else(|| format!("nvidia-smi says `{}`", text.trim()))
+}
+
 /// The folder below a local job's own in which its temporary files lie. Who supervises the job
 /// removes it when the job has ended, killed or not.
 pub const SCRATCH: &str = "scratch";

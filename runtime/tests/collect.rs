@@ -60,7 +60,7 @@ fn bench(max_queued_requests: usize) -> Bench {
 }
 
 fn drawn(bench: &Bench, engine: &mut Engine) -> Result<RolloutBatch, collect::Error> {
-    let draw = Draw { spec: &bench.spec, text: &bench.text, seed: 7 };
+    let draw = Draw { spec: &bench.spec, text: &bench.text, seed: 7, turns: None };
     collect(engine, &bench.prompts, &draw, |_| (), || true)
 }
 
@@ -95,7 +95,7 @@ fn numbers_that_are_none_are_an_error_and_leave_the_engine_usable() {
 fn whoever_says_stop_is_heard_between_two_tokens() {
     let bench = bench(1);
     let mut engine = Engine::new(model(), &bench.spec.engine).expect("an engine");
-    let draw = Draw { spec: &bench.spec, text: &bench.text, seed: 7 };
+    let draw = Draw { spec: &bench.spec, text: &bench.text, seed: 7, turns: None };
     let asked = Cell::new(0);
     let keep_going = || asked.replace(asked.get() + 1) < 2;
     let error = collect(&mut engine, &bench.prompts, &draw, |_| (), keep_going).expect_err("stopped");

@@ -218,15 +218,23 @@ fn batch(model: &Model) -> TrainBatch {
                 label: String::new(),
                 metadata: Map::new(),
             }),
+            response_mask: vec![true; response_ids.len()],
             response_ids,
             response: String::new(),
             finish_reason: FinishReason::Stop,
             weight_version: WeightVersion(0),
+            episode: None,
         }
     };
     let rollouts = vec![rollout(0, vec![3, 4, 5], (7..77).collect()), rollout(1, vec![3, 4, 5], (20..50).collect())];
-    let score =
-        || Score { grade: Grade::NotAsked, reward: None, score: None, metadata: Map::new(), teacher_logprobs: None };
+    let score = || Score {
+        grade: Grade::NotAsked,
+        reward: None,
+        score: None,
+        metadata: Map::new(),
+        teacher_logprobs: None,
+        teacher_top: None,
+    };
     RolloutBatch::new(1, rollouts).scored(vec![score(), score()]).with_advantages(vec![vec![1.0; 70], vec![-0.5; 30]])
 }
 

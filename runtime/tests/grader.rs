@@ -54,7 +54,7 @@ async fn holes(Json(samples): Json<PostProcessRequest>) -> Json<PostProcessReply
 async fn work() {
     let functions = || async {
         let post_processes = vec!["once".into(), "holes".into()];
-        Json(Functions { rewards: vec!["exact".into()], post_processes })
+        Json(Functions { rewards: vec!["exact".into()], post_processes, environments: Vec::new() })
     };
     let app = Router::new()
         .route("/functions", get(functions))

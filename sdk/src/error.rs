@@ -1,6 +1,6 @@
 //! One error for a whole program: the rooms' own, gathered.
 
-use crate::{backend, config, dataset, deploy, eval, gym, hub, prepare, program, run};
+use crate::{backend, config, curriculum, dataset, deploy, eval, gym, hub, prepare, program, run};
 
 /// Whatever can go wrong in the SDK. Each room's own error says what, why and what to do; this type
 /// only lets one `?` take them all.
@@ -43,6 +43,9 @@ pub enum Error {
     /// A training run.
     #[error(transparent)]
     Run(#[from] run::Error),
+    /// A program of several runs.
+    #[error(transparent)]
+    Curriculum(#[from] curriculum::Error),
     /// The store.
     #[error(transparent)]
     Store(#[from] training_gym_core::store::Error),
@@ -56,7 +59,9 @@ impl Error {
             Self::Backend(error) => error.hint(),
             Self::Deploy(error) => error.hint(),
             Self::Run(error) => error.hint(),
-            Self::Config(_)
+            Self::Curriculum(curriculum::Error::Stage { source, .. }) => source.hint(),
+            Self::Curriculum(_)
+            | Self::Config(_)
             | Self::Dataset(_)
             | Self::Eval(_)
             | Self::Hub(_)

@@ -34,6 +34,7 @@
 //! | [`program`] | the person's own executable, shipped with a run that has a reward function |
 //! | [`deploy`] | a model behind HTTP: launch, wait, chat, log-probabilities, stop |
 //! | [`run`] | a training run: launch, watch, attach, cancel, checkpoints |
+//! | [`curriculum`] | programs of several runs, each from the weights of the one before: sparse-to-dense |
 //! | [`eval`] | how good a deployment is on held-out rows |
 //! | [`gym`] | the client: which backend and which store |
 //! | [`backend`] | where jobs run: one trait, and processes of this machine or pods of a cluster behind it |
@@ -41,7 +42,7 @@
 //! | [`doctor`] | what is in order and what is not, before anything runs: one table with remedies |
 //! | [`error`] | one error for a whole program |
 //! | [`prelude`] | the names a program needs |
-//! | [`spec`], [`record`], [`sample`], [`ids`], [`wire`], [`store`], [`checkpoint`], [`stored`], [`worker`], [`health`], [`splitmix`] | the ground floor that SDK and runtime share |
+//! | [`spec`], [`record`], [`sample`], [`ids`], [`wire`], [`store`], [`checkpoint`], [`stored`], [`worker`], [`health`], [`splitmix`], [`episode`], [`tool_call`] | the ground floor that SDK and runtime share |
 //! | [`external`] | what public signatures take from other crates |
 //!
 //! Every type in a public signature has a name under `training_gym`: a program needs no other crate
@@ -71,6 +72,7 @@
 pub mod __private;
 pub mod backend;
 pub mod config;
+pub mod curriculum;
 pub mod dataset;
 pub mod deploy;
 pub mod doctor;
@@ -89,7 +91,9 @@ pub mod scorers;
 /// Files from a Hugging Face hub, through the cache that Python's client shares.
 pub use training_gym_hub as hub;
 
-pub use training_gym_core::{checkpoint, health, ids, record, sample, spec, splitmix, store, stored, wire, worker};
+pub use training_gym_core::{
+    checkpoint, episode, health, ids, record, sample, spec, splitmix, store, stored, tool_call, wire, worker,
+};
 
 /// What public signatures take from other crates, under the very versions that are used here.
 pub mod external {
@@ -155,6 +159,37 @@ pub use training_gym_macros::main;
 ///
 /// Two functions of one kind and name are refused at start.
 pub use training_gym_macros::reward;
+/// Registers a rollout environment and makes a constant of it: `GuessNumber` becomes `GUESS_NUMBER`.
+///
+/// It stands on the `impl` of [`RolloutEnvironment`](reward::RolloutEnvironment). The constant is an
+/// [`EnvironmentFn`](reward::EnvironmentFn), for `Recipe::rollout_environment`.
+///
+/// ```
+/// use training_gym::reward::{Episode, Observation, RewardError, RolloutEnvironment, Sample, Turn};
+///
+/// struct Lock {
+///     code: String,
+///     open: bool,
+/// }
+///
+/// #[training_gym::rollout_environment]
+/// impl RolloutEnvironment for Lock {
+///     async fn reset(episode: &Episode) -> Result<Self, RewardError> {
+///         Ok(Self { code: episode.label.clone(), open: false })
+///     }
+///
+///     async fn step(&mut self, turn: &Turn) -> Result<Observation, RewardError> {
+///         self.open = turn.content == self.code;
+///         Ok(if self.open { Observation::done() } else { Observation::user("Still locked.") })
+///     }
+///
+///     async fn reward(&mut self, _sample: &mut Sample) -> Result<f64, RewardError> {
+///         Ok(if self.open { 1.0 } else { 0.0 })
+///     }
+/// }
+/// # fn main() { assert_eq!(LOCK.name(), "lock"); }
+/// ```
+pub use training_gym_macros::rollout_environment;
 
 // The macros write `::training_gym::…`, also inside this crate.
 extern crate self as training_gym;

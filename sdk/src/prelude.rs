@@ -7,11 +7,15 @@ pub use training_gym_core::sample::{FinishReason, Message, Prompt, Row};
 pub use crate::backend::Resources;
 pub use crate::config::{
     AdvantageEstimator, Divergence, Environment, ExtraConfig, KlLossType, LossAggregation, Model, Opd, PassRate,
-    PolicyLoss, Recipe, SampleWeighting, SelectionRule, Teacher, TrainConfig, models,
+    PolicyLoss, Recipe, ResponseSource, SampleWeighting, SelectionRule, Teacher, TrainConfig, models,
 };
+pub use crate::curriculum::{Curriculum, Finish, SparseToDense, Stage};
 pub use crate::dataset::{HuggingFaceDataset, OutputFormat};
 pub use crate::deploy::{ChatOptions, ChatReply, CustomDeployment, Deployment, Endpoint, EngineArguments};
 pub use crate::eval::evaluate;
 pub use crate::gym::Gym;
-pub use crate::reward::{PostProcessFn, RewardError, RewardFn, Sample};
+pub use crate::reward::{
+    EnvironmentFn, Episode, Observation, PostProcessFn, RewardError, RewardFn, RolloutEnvironment, Sample, ToolFormat,
+    Turn,
+};
 pub use crate::run::{Checkpoint, TrainResult, TrainRun};

@@ -7,3 +7,4 @@ pub mod fixture;
 pub mod held;
 pub mod house;
 pub mod programs;
+pub mod world;

@@ -7,6 +7,8 @@ mod convert;
 mod published;
 #[path = "heavy/sglang.rs"]
 mod sglang;
+#[path = "heavy/vllm.rs"]
+mod vllm;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -31,6 +31,52 @@ fn a_co_resident_teacher_draws_the_student_near_by_each_divergence() -> Result<(
 }
 
 #[test]
+fn the_likeliest_tokens_of_a_served_teacher_draw_the_student_near() -> Result<()> {
+    let house = House::new(&MOODS)?;
+    for divergence in ["forward-kl", "reverse-kl"] {
+        let mut person = house.person(divergence);
+        person.args(["--reward", "none", "--steps", "12", "--divergence", divergence, "--top-k", "16", "--teacher"]);
+        succeed(person.arg(house.path("teacher")))?;
+        let distances = numbers(&house, divergence, "divergence")?;
+        assert!(distances[11] < 0.7 * distances[0], "{divergence}: {distances:?}");
+        for line in house.lines(divergence, "metrics.jsonl")? {
+            assert!(line["reverse_kl"].is_number() && line["health"]["reverse_kl_p95"].is_number(), "{line}");
+        }
+        for record in house.lines(divergence, "rollouts/step-1.jsonl")? {
+            let (top, tokens) = (&record["teacher_top"], record["response_ids"].as_array().unwrap().len());
+            assert_eq!((&top["k"], top["ids"].as_array().unwrap().len()), (&16.into(), 16 * tokens), "{record}");
+            assert_eq!(record["teacher_logprobs"].as_array().unwrap().len(), tokens);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn doing_without_memory_changes_no_bit_and_is_counted() -> Result<()> {
+    let house = House::new(&MOODS)?;
+    let run = |home: &str, more: &[&str]| -> Result<String> {
+        let mut person = house.person(home);
+        person.args(["--steps", "2", "--in-order", "--run-id", "same", "--teacher"]).arg(house.path("teacher"));
+        succeed(person.args(more))
+    };
+    run("plain", &[])?;
+    run("sparing", &["--sparing"])?;
+    for step in [1, 2] {
+        assert_eq!(weights_hash(&house, "plain", step)?, weights_hash(&house, "sparing", step)?, "step {step}");
+    }
+    assert!(house.lines("plain", "metrics.jsonl")?.iter().all(|line| line["memory"].is_null()));
+    for line in house.lines("sparing", "metrics.jsonl")? {
+        let memory = &line["memory"];
+        assert!(memory["cache_bytes"].as_u64() > Some(0), "{line}");
+        assert_eq!(memory["cache_freed_bytes"], memory["cache_bytes"], "{line}");
+        assert_eq!(memory["moved_bytes"], 0, "the device is the CPU: {line}");
+    }
+    let status = house.json("sparing", "status.json")?.to_string();
+    assert!(status.contains("param_offload, optimizer_offload: the device is the CPU"), "{status}");
+    Ok(())
+}
+
+#[test]
 fn a_reward_and_a_co_resident_teacher_are_one_loss_and_a_run_can_be_had_again() -> Result<()> {
     let house = House::new(&MOODS)?;
     let run = |home: &str, steps: &str, id: &str| -> Result<String> {

@@ -149,3 +149,35 @@ fn a_run_that_learned_nothing_does_not_succeed_by_another_attempt() -> Result<()
     assert!(sentence.contains("no step of the 2 carried a signal") && status["attempt"] == 2, "{status}");
     Ok(())
 }
+
+#[test]
+fn recorded_likeliest_tokens_are_learnt_from_again_and_not_asked_for() -> Result<()> {
+    let house = House::new(&MOODS)?;
+    let mut person = house.person("home");
+    person.args(["--steps", "2", "--in-order", "--keep-resume-states", "2", "--run-id", "named", "--top-k", "8"]);
+    succeed(person.args(["--divergence", "forward-kl", "--teacher"]).arg(house.path("teacher")))?;
+    let whole = weights_hash(&house, "home", 2)?;
+    let records = house.path("home/store/runs/named/rollouts/step-2.jsonl");
+    let recorded = std::fs::read_to_string(&records)?;
+
+    cut_behind(&house, "named", 1)?;
+    succeed(&mut house.trainer("home", "named"))?;
+    assert_eq!(weights_hash(&house, "home", 2)?, whole, "the same run");
+
+    // What the record says counts, even where the teacher would say something else now.
+    cut_behind(&house, "named", 1)?;
+    let other: Vec<String> = recorded
+        .lines()
+        .map(|line| {
+            let mut record: Value = serde_json::from_str(line)?;
+            for logprob in record["teacher_top"]["logprobs"].as_array_mut().expect("log-probabilities") {
+                *logprob = (logprob.as_f64().expect("a number") - 1.0).into();
+            }
+            Ok(record.to_string())
+        })
+        .collect::<Result<_>>()?;
+    std::fs::write(&records, other.join("\n") + "\n")?;
+    succeed(&mut house.trainer("home", "named"))?;
+    assert_ne!(weights_hash(&house, "home", 2)?, whole, "it was asked anew");
+    Ok(())
+}

@@ -11,7 +11,7 @@ use crate::environments::HEAVY;
 use crate::shell::{cargo, root, run};
 
 /// What compares two ways of ours.
-const OURS: [&str; 4] = ["head_memory", "update_step", "engine", "tip"];
+const OURS: [&str; 5] = ["head_memory", "update_step", "engine", "tip", "memory"];
 /// What is measured beside a peer.
 const PEERS: [&str; 3] = ["rollouts", "scoring", "update"];
 

@@ -29,7 +29,7 @@ cargo xtask COMMAND
   setup                   only the set-up: libtorch, verified and cached outside the repository
   runtime                 set up, and build gym-runtime where programs of other crates find it
   smoke                   the demo's mechanics in a few steps
-  bench [NAME] [--json]   the benchmarks, or one of head_memory, update_step, engine, tip, peers; `peers`
+  bench [NAME] [--json]   the benchmarks, or one of head_memory, update_step, engine, tip, memory, peers; `peers`
                           (transformers beside ours; needs Python packages of several GB) takes
                           --model DIR, --dtype bf16|fp32, --threads N, --rounds N too
   demo-assets             make the demo's problems, tokenizer and models anew (many minutes)

@@ -113,11 +113,13 @@ pub(crate) fn scored_batch(samples: Vec<Drawn>, mut teacher: Option<Vec<Vec<f32>
                 label: String::new(),
                 metadata: Map::new(),
             }),
+            response_mask: vec![true; response_ids.len()],
             response_ids,
             rollout_logprobs,
             response: String::new(),
             finish_reason: FinishReason::Stop,
             weight_version: WeightVersion(0),
+            episode: None,
         })
         .collect();
     let scores = (0..rollouts.len())
@@ -127,6 +129,7 @@ pub(crate) fn scored_batch(samples: Vec<Drawn>, mut teacher: Option<Vec<Vec<f32>
             score: None,
             metadata: Map::new(),
             teacher_logprobs: teacher.as_mut().map(|all| std::mem::take(&mut all[index])),
+            teacher_top: None,
         })
         .collect();
     RolloutBatch::new(1, rollouts).scored(scores)

@@ -1,7 +1,7 @@
 //! From rewards and log-probabilities to advantages: pure functions, no tensors.
 //!
 //! ```text
-//! rewards ──length, KL──► ──estimator──► one advantage a sample ──broadcast──► [R] a sample
+//! rewards ──length, KL──► ──estimator──► one advantage a sample ──broadcast──► [M] a sample
 //!                                     − λ·(log π_student − log π_teacher)   (distillation)
 //!                                     ──whiten──► with_advantages ──dynamic sampling──► weights
 //! ```
@@ -27,7 +27,7 @@ mod whitening;
 use training_gym_core::health::quantile;
 use training_gym_core::spec::{AdvantageEstimator, AdvantageSpec};
 
-use crate::batch::{ScoredBatch, TrainBatch};
+use crate::batch::{Rollout, ScoredBatch, TrainBatch};
 
 pub use distillation::{DistillationSums, OpdTerm, subtract_reverse_kl};
 pub use group::{GroupAdvantages, group_relative, informative, leave_one_out, raw};
@@ -69,7 +69,7 @@ pub struct Inputs<'a> {
     pub n_samples_per_prompt: usize,
     /// Tokens a response may have.
     pub max_response_len: usize,
-    /// log π of each response id under the starting model, `[R]` a sample, where the reward has a KL
+    /// log π of each drawn id under the starting model, `[M]` a sample, where the reward has a KL
     /// penalty.
     pub reference_logprobs: Option<&'a [Vec<f32>]>,
 }
@@ -81,7 +81,7 @@ pub struct Inputs<'a> {
 /// advantage 0; the distillation term applies to it like to any other.
 ///
 /// # Shapes
-/// One `[R]` list a sample, in sample order.
+/// One `[M]` list a sample, in sample order.
 ///
 /// # Panics
 /// When `n_samples_per_prompt` is 0, when `opd` or a KL penalty is asked for and a sample lacks the
@@ -99,12 +99,16 @@ pub fn estimate(batch: ScoredBatch, spec: &AdvantageSpec, inputs: Inputs<'_>) ->
         AdvantageEstimator::Ignored => {
             GroupAdvantages { advantages: vec![0.0; rewards.len()], ..raw(&rewards, group_size) }
         }
+        AdvantageEstimator::Demonstrated => {
+            GroupAdvantages { advantages: vec![1.0; rewards.len()], zero_std_groups: 0 }
+        }
     };
     let mut report = AdvantageReport { zero_std_groups: groups.zero_std_groups, ..AdvantageReport::default() };
 
     let rollouts = batch.rollouts();
-    let rows = groups.advantages.iter().zip(&penalties);
-    let mut advantages: Vec<Vec<f64>> = rows.map(|(&advantage, kl)| along(spec, advantage, kl)).collect();
+    let rows = groups.advantages.iter().zip(&penalties).zip(rollouts);
+    let mut advantages: Vec<Vec<f64>> =
+        rows.map(|((&advantage, kl), rollout)| along(spec, advantage, kl, rollout)).collect();
     let tokens = advantages.iter().map(Vec::len).sum::<usize>().max(1) as f64;
     if rewards.iter().any(Option::is_some) {
         report.task_advantage =
@@ -154,17 +158,16 @@ fn effective_share(weights: &[f64]) -> f64 {
     if squares > 0.0 { sum * sum / (weights.len() as f64 * squares) } else { 0.0 }
 }
 
-/// The KL penalty of each token, `[R]` a sample; zeros without one.
+/// The KL penalty of each drawn token, `[M]` a sample; zeros without one.
 fn penalties(batch: &ScoredBatch, spec: &AdvantageSpec, inputs: Inputs<'_>) -> Vec<Vec<f64>> {
     let rollouts = batch.rollouts();
     let Some(kl) = &spec.kl_reward else {
-        return rollouts.iter().map(|rollout| vec![0.0; rollout.response_ids.len()]).collect();
+        return rollouts.iter().map(|rollout| vec![0.0; rollout.drawn()]).collect();
     };
     let reference = inputs.reference_logprobs.expect("a KL penalty in the reward needs the starting model's word");
     assert_eq!(reference.len(), rollouts.len(), "one list of reference log-probabilities a sample");
-    let of = |(rollout, reference): (&crate::batch::Rollout, &Vec<f32>)| {
-        kl_estimates(&rollout.rollout_logprobs, reference, kl.kl_type)
-    };
+    let of =
+        |(rollout, reference): (&Rollout, &Vec<f32>)| kl_estimates(&rollout.rollout_logprobs, reference, kl.kl_type);
     rollouts.iter().zip(reference).map(of).collect()
 }
 
@@ -176,7 +179,7 @@ fn shaped_rewards(
     (penalties, max_response_len): (&[Vec<f64>], usize),
 ) -> Vec<Option<f64>> {
     let whole = spec.kl_reward.as_ref().filter(|_| !spec.estimator.penalises_tokens());
-    let shape = |((score, rollout), kl): ((&crate::batch::Score, &crate::batch::Rollout), &Vec<f64>)| {
+    let shape = |((score, rollout), kl): ((&crate::batch::Score, &Rollout), &Vec<f64>)| {
         let length = rollout.response_ids.len();
         let overlong = spec.overlong.as_ref().map_or(0.0, |spec| overlong_penalty(length, max_response_len, spec));
         let drift = whole.map_or(0.0, |spec| spec.kl_coef * kl.iter().sum::<f64>());
@@ -185,12 +188,14 @@ fn shaped_rewards(
     batch.scores().iter().zip(batch.rollouts()).zip(penalties).map(shape).collect()
 }
 
-/// A sample's advantage along its tokens.
-fn along(spec: &AdvantageSpec, advantage: f64, kl: &[f64]) -> Vec<f64> {
+/// A sample's advantage along its drawn tokens, `[M]`. A discount is by place in the response: what the
+/// student was told passes time, and nothing else.
+fn along(spec: &AdvantageSpec, advantage: f64, kl: &[f64], rollout: &Rollout) -> Vec<f64> {
     let coef = spec.kl_reward.as_ref().map_or(0.0, |spec| spec.kl_coef);
     match spec.estimator {
         AdvantageEstimator::ReinforcePlusPlus { gamma } => {
-            discounted_returns(advantage, kl, &vec![true; kl.len()], (coef, gamma))
+            let kl: Vec<f64> = rollout.along_response(kl).into_iter().map(Option::unwrap_or_default).collect();
+            rollout.of_drawn(discounted_returns(advantage, &kl, &rollout.response_mask, (coef, gamma)))
         }
         AdvantageEstimator::ReinforcePlusPlusBaseline => kl.iter().map(|kl| advantage - coef * kl).collect(),
         _ => vec![advantage; kl.len()],
@@ -200,7 +205,7 @@ fn along(spec: &AdvantageSpec, advantage: f64, kl: &[f64]) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::{PreparedPrompt, Rollout, RolloutBatch, Score};
+    use crate::batch::{PreparedPrompt, RolloutBatch, Score};
     use training_gym_core::ids::WeightVersion;
     use training_gym_core::record::Grade;
     use training_gym_core::sample::{FinishReason, Prompt};
@@ -225,10 +230,12 @@ mod tests {
                 group_index: index as u64 / 2,
                 prompt: prompt.clone(),
                 response_ids: vec![2; student.len()],
+                response_mask: vec![true; student.len()],
                 rollout_logprobs: student.to_vec(),
                 response: String::new(),
                 finish_reason: FinishReason::Stop,
                 weight_version: WeightVersion(0),
+                episode: None,
             })
             .collect();
         let scores = samples
@@ -239,6 +246,7 @@ mod tests {
                 score: None,
                 metadata: serde_json::Map::new(),
                 teacher_logprobs: teacher.map(<[f32]>::to_vec),
+                teacher_top: None,
             })
             .collect();
         RolloutBatch::new(1, rollouts).scored(scores)

@@ -4,7 +4,7 @@
 //! decode step works on the first `n` slots as they lie, up to the longest sequence, and the
 //! memory held is that of the sequences that run, not of `max_position_embeddings`.
 
-use tch::{Device, Kind};
+use tch::{Device, Kind, Tensor};
 
 use super::config::{MixerKind, ModelConfig};
 use super::key_values::{DecodeRows, KeyValues, WriteRows};
@@ -22,6 +22,15 @@ pub(super) enum LayerCache {
     DeltaNet(Recurrent),
 }
 
+impl LayerCache {
+    fn tensors(&self) -> Vec<&Tensor> {
+        match self {
+            Self::Attention(kept) => vec![kept.tensor()],
+            Self::DeltaNet(kept) => kept.tensors().into(),
+        }
+    }
+}
+
 /// Where a prefill is kept.
 #[derive(Debug)]
 pub(super) struct Kept {
@@ -36,6 +45,8 @@ pub(crate) struct KvCache {
     slots: usize,
     positions: usize,
     limit: usize,
+    /// Slots it never has more of.
+    most_slots: usize,
     device: Device,
 }
 
@@ -47,7 +58,17 @@ impl KvCache {
             MixerKind::DeltaNet => LayerCache::DeltaNet(Recurrent::new(config, (kind, device))),
         };
         let layers = config.layers.iter().map(|kinds| layer(kinds.mixer)).collect();
-        Self { layers, slots: 0, positions: 0, limit, device }
+        Self { layers, slots: 0, positions: 0, limit, most_slots: usize::MAX, device }
+    }
+
+    /// As [`KvCache::new`], and never of more slots.
+    pub(crate) fn of_at_most(self, most_slots: usize) -> Self {
+        Self { most_slots, ..self }
+    }
+
+    /// Bytes as allocated now.
+    pub(crate) fn bytes(&self) -> usize {
+        self.layers.iter().flat_map(LayerCache::tensors).map(|it| it.numel() * it.kind().elt_size_in_bytes()).sum()
     }
 
     /// Slots and positions a slot, as allocated now.
@@ -60,7 +81,7 @@ impl KvCache {
         if slots <= self.slots && positions <= self.positions {
             return;
         }
-        let new_slots = if slots > self.slots { slots.next_power_of_two() } else { self.slots };
+        let new_slots = if slots > self.slots { slots.next_power_of_two().min(self.most_slots) } else { self.slots };
         let new_positions = if positions > self.positions {
             positions.max(2 * self.positions).next_multiple_of(POSITIONS_STEP).min(self.limit)
         } else {

@@ -13,7 +13,7 @@ use super::mixer::Mixer;
 use super::norm::Norm;
 use super::packing::Packing;
 use super::projection::Named;
-use super::rotary::Rotary;
+use super::rotary::{Angles, Rotary};
 use super::weights::{Fill, Weights};
 
 #[derive(Debug)]
@@ -104,7 +104,8 @@ impl Decoder {
         &self.head.as_ref().unwrap_or(&self.embedding).1
     }
 
-    fn embed(&self, ids: &Tensor) -> Tensor {
+    /// The rows of the embedding.
+    pub(super) fn embed(&self, ids: &Tensor) -> Tensor {
         Tensor::embedding(&self.embedding.1, ids, -1, false, false)
     }
 
@@ -113,17 +114,70 @@ impl Decoder {
     /// # Shapes
     /// `rows [N]` → `[U, H]` or `[N, H]`.
     pub(super) fn forward(&self, packing: &Packing, rows: Option<&Tensor>) -> Tensor {
-        let angles = self.rotary.angles(packing.positions(), packing.longest());
+        let angles = self.angles(packing);
         let mut x = self.embed(packing.ids());
-        for (index, layer) in self.layers.iter().enumerate() {
-            let mut mixed = layer.mixer.mix(&layer.input_norm.forward(&x), &angles, packing);
-            if let Some(rows) = rows.filter(|_| index + 1 == self.layers.len()) {
-                (x, mixed) = (x.index_select(0, rows), mixed.index_select(0, rows));
-            }
-            x = &x + layer.mixer.output().part(0, &mixed);
-            x = &x + layer.feed_forward.forward(&layer.post_norm.forward(&x));
+        for index in 0..self.layers.len() {
+            x = self.layer(index, &x, &angles, (packing, rows));
         }
         self.norm.forward(&x)
+    }
+
+    /// What positions are turned by.
+    pub(super) fn angles(&self, packing: &Packing) -> Angles {
+        self.rotary.angles(packing.positions(), packing.longest())
+    }
+
+    /// One layer of [`forward`](Self::forward); the last one of `rows` only, where given.
+    pub(super) fn layer(
+        &self,
+        index: usize,
+        x: &Tensor,
+        angles: &Angles,
+        (packing, rows): (&Packing, Option<&Tensor>),
+    ) -> Tensor {
+        let layer = &self.layers[index];
+        let mut mixed = layer.mixer.mix(&layer.input_norm.forward(x), angles, packing);
+        let mut x = x.shallow_clone();
+        if let Some(rows) = rows.filter(|_| index + 1 == self.layers.len()) {
+            (x, mixed) = (x.index_select(0, rows), mixed.index_select(0, rows));
+        }
+        let x = &x + layer.mixer.output().part(0, &mixed);
+        &x + layer.feed_forward.forward(&layer.post_norm.forward(&x))
+    }
+
+    /// Layers.
+    pub(super) fn depth(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// The final norm.
+    pub(super) fn last_norm(&self) -> &Norm {
+        &self.norm
+    }
+
+    /// The embedding: the first of [`parameters`](Self::parameters).
+    pub(super) fn embedding(&self) -> &Named {
+        &self.embedding
+    }
+
+    /// A layer's weights, in their order among [`parameters`](Self::parameters).
+    pub(super) fn layer_weights(&self, index: usize) -> Vec<Named> {
+        let mut weights = Vec::new();
+        self.layers[index].collect(&mut weights);
+        weights
+    }
+
+    /// The final norm's weights.
+    pub(super) fn norm_weights(&self) -> Vec<Named> {
+        let mut weights = Vec::new();
+        self.norm.collect(&mut weights);
+        weights
+    }
+
+    /// Where the final norm's weights are among [`parameters`](Self::parameters): the embedding and the
+    /// layers come before.
+    pub(super) fn first_of_norm(&self) -> usize {
+        1 + (0..self.layers.len()).map(|index| self.layer_weights(index).len()).sum::<usize>()
     }
 
     /// For inference: the hidden states of `rows`, with what later tokens need kept in a cache.

@@ -15,6 +15,7 @@
 //! | `footprint` | the memory a model takes |
 //! | `weights`, `initial` | weights by name for a decoder; fresh ones |
 //! | `decoder` | the stack of layers: a `mixer` and a `feed_forward` each |
+//! | `recompute` | the same with a layer's activations computed again on the way back |
 //! | `mixer` | `attention` (with `rotary`), or `delta_net` (with `delta_rule`) |
 //! | `feed_forward` | a dense one, or `experts` |
 //! | `projection`, `norm` | what all of them are made of |
@@ -49,6 +50,7 @@ mod mixer;
 mod norm;
 mod packing;
 mod projection;
+mod recompute;
 mod recurrent;
 mod rotary;
 mod save;
@@ -79,6 +81,7 @@ use layout::Wanted;
 use load::Beside;
 pub(crate) use load::{Checkpoint, FileTensor};
 use packing::Packing;
+pub use recompute::Recomputed;
 use save::Stored;
 pub(crate) use write::{Put, Writable, write};
 
@@ -223,8 +226,7 @@ impl Model {
     /// # Panics
     /// As [`Model::hidden`], and when a row is not below `T`.
     pub fn hidden_rows(&self, input_ids: &Tensor, lengths: &[usize], rows: &Tensor) -> Tensor {
-        let packing = self.packing(input_ids, lengths);
-        let rows = self.on_device(packing.rows()).index_select(0, &rows.to_device(self.options.device));
+        let (packing, rows) = self.packed_rows(input_ids, lengths, rows);
         self.decoder.forward(&packing, Some(&rows))
     }
 
@@ -287,6 +289,13 @@ impl Model {
     /// `input_ids [B]` int64 → `[B, H]`.
     pub(crate) fn decode(&self, input_ids: &Tensor, positions: &[i64], cache: &mut KvCache) -> Tensor {
         self.decoder.decode(&input_ids.to_device(self.options.device), positions, cache)
+    }
+
+    /// The pack, and where it computes `rows`.
+    fn packed_rows(&self, input_ids: &Tensor, lengths: &[usize], rows: &Tensor) -> (Packing, Tensor) {
+        let packing = self.packing(input_ids, lengths);
+        let rows = self.on_device(packing.rows()).index_select(0, &rows.to_device(self.options.device));
+        (packing, rows)
     }
 
     fn packing(&self, input_ids: &Tensor, lengths: &[usize]) -> Packing {

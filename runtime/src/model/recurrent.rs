@@ -40,6 +40,11 @@ impl Recurrent {
         }
     }
 
+    /// All of it.
+    pub(super) fn tensors(&self) -> [&Tensor; 2] {
+        [&self.inputs, &self.states]
+    }
+
     /// Another number of slots; the first `keep` keep what they hold.
     pub(super) fn resize(&mut self, slots: usize, keep: usize) {
         if slots as i64 == self.inputs.size()[0] {

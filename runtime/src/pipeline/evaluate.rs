@@ -1,12 +1,12 @@
 //! Evaluation inside a run: held-out rows through the same engine and the same reward function.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use training_gym_core::record::Grade;
 use training_gym_core::spec::{EvalSpec, RolloutSpec};
 
 use super::failure::Stop;
+use super::playing::{self, Playing, Season};
 use super::scoring::{Judges, Pending, Verdicts};
 use super::step::Trainer;
 use crate::batch::PromptBatch;
@@ -61,12 +61,21 @@ impl Trainer {
             ..self.spec.rollout.clone()
         };
         let prompts = PromptBatch { step, prompts: evaluation.data.prompts().to_vec() };
-        let draw = Draw { spec: &spec, text: &self.text, seed: self.spec.seed ^ EVALUATION_SEED };
+        let seed = self.spec.seed ^ EVALUATION_SEED;
+        let draw = Draw { spec: &spec, text: &self.text, seed, turns: playing::turns(&self.spec) };
         let judges = Judges { grader: Some(Arc::clone(grader)), share: None, teacher: None };
-        let mut pending = Pending::new(step, judges, self.runtime.clone());
-        let (stop, failed) = (&self.stop, pending.failed());
-        let keep_going = || !stop.is_set() && !failed.load(Ordering::Relaxed);
-        let drawn = collect::collect(&mut self.engine, &prompts, &draw, |rollout| pending.ask(rollout), keep_going);
+        let season = Season { step, evaluation: true, seed: self.spec.seed };
+        let mut pending = Pending::new(season, judges, self.runtime.clone());
+        let mut world = Playing::new(season, &mut pending, None, (&self.stop, &self.runtime))
+            .within(&self.spec, self.grader.as_ref());
+        let drawn = collect::collect_in(&mut self.engine, &prompts, &draw, &mut world);
+        let failure = world.into_failure();
+        if self.spec.memory.free_cache_engine {
+            self.engine.free_cache();
+        }
+        if let Some(stop) = failure {
+            return Err(stop);
+        }
         if let Err(error) = &drawn
             && !matches!(error, collect::Error::Stopped)
         {

@@ -10,10 +10,13 @@ mod evaluate;
 mod failure;
 mod journal;
 mod lease;
+mod memory;
+mod playing;
 mod prepare;
 mod replay;
 mod scoring;
 mod signal;
+mod source;
 mod step;
 
 use std::panic::AssertUnwindSafe;

@@ -9,15 +9,18 @@ use tokio::runtime::Handle;
 use training_gym_core::checkpoint::{self, Manifest};
 use training_gym_core::ids::{ContentHash, WeightVersion};
 use training_gym_core::record::{Cause, keys};
-use training_gym_core::spec::{AdvantageEstimator, ProgramRef, RunSpec};
+use training_gym_core::spec::{AdvantageEstimator, Divergence, ProgramRef, RunSpec};
 use training_gym_core::store::Store;
 use training_gym_core::wire::ModelInfo;
 use training_gym_core::wire::teacher::PROBE_TOKENS;
 
 use super::evaluate::Evaluation;
 use super::failure::Stop;
+use super::memory;
+use super::playing;
 use super::replay::Replay;
 use super::signal::StopSignal;
+use super::source::{Recordings, check_column};
 use super::step::Trainer;
 use crate::data::{self, Order, PromptSource};
 use crate::model::{LoadOptions, Model};
@@ -29,7 +32,7 @@ use crate::score::reward::Grader;
 use crate::score::teacher::Teacher;
 use crate::score::worker::Worker;
 use crate::settings;
-use crate::text::{TextPipeline, Tokenizer};
+use crate::text::{Conversation, TextPipeline, Tokenizer};
 use crate::update::{CoTeacher, Distillation, Updater};
 
 /// A run, ready to step.
@@ -109,6 +112,7 @@ pub(super) fn prepare(
     let text = Arc::new(TextPipeline::from_folder(&spec.model.folder).map_err(|error| invalid(&error))?);
     let data = prompts(&spec, around, &text, &spec.data.train)?;
     notes.extend(too_long("prompts", &data, &spec));
+    check_column(&spec, &data)?;
     let evaluation = match &spec.eval {
         None => None,
         Some(eval) => {
@@ -128,17 +132,12 @@ pub(super) fn prepare(
     if spec.advantage.kl_reward.is_some() {
         updater = updater.with_reference();
     }
+    updater = updater.sparing(spec.memory);
     let co_teacher = co_teacher(&spec, &text, &model)?.map(|(teacher, said)| {
         notes.extend(said);
         teacher
     });
-    if let Some(distill) = &spec.distill {
-        let distillation = Distillation {
-            divergence: distill.divergence,
-            coef: distill.coef,
-            selection: distill.selection,
-            seed: spec.seed,
-        };
+    if let Some(distillation) = distillation(&spec, &text)? {
         let rewarded = spec.reward.is_some() && spec.advantage.estimator != AdvantageEstimator::Ignored;
         updater = updater.distilling(distillation, rewarded);
     }
@@ -163,8 +162,11 @@ pub(super) fn prepare(
     cursor.metrics_offset = cursor.metrics_offset.min(written);
     let replay = runtime.block_on(Replay::open(Arc::clone(store), spec.run_id.clone()))?;
     let mut engine = Engine::new(model, &spec.rollout.engine).map_err(|error| invalid(&error))?;
+    notes.extend(memory::spare(&spec, &mut engine, &updater)?);
     engine.weights_changed(WeightVersion(cursor.step));
 
+    let recordings = stop.or(runtime, Recordings::open(Arc::clone(store), &spec)).transpose()?;
+    let Some(recordings) = recordings else { return Ok(None) };
     let Some(grader) = stop.or(runtime, grader(&spec, around)) else { return Ok(None) };
     let grader = grader?;
     let Some(teacher) = stop.or(runtime, teacher(&spec, &text, &data)) else { return Ok(None) };
@@ -184,10 +186,36 @@ pub(super) fn prepare(
         teacher,
         co_teacher,
         replay,
+        recordings,
         evaluation,
         stop: stop.clone(),
     };
     Ok(Some(Prepared { trainer, publisher, cursor, notes }))
+}
+
+/// What is learnt in the loss itself: from a co-resident teacher, or from a server's likeliest tokens.
+fn distillation(spec: &RunSpec, text: &TextPipeline) -> Result<Option<Distillation>, Stop> {
+    let seed = spec.seed;
+    if let Some(distill) = &spec.distill {
+        let (divergence, coef, selection) = (distill.divergence, distill.coef, distill.selection);
+        return Ok(Some(Distillation { divergence, coef, selection, seed }));
+    }
+    let Some((teacher, top)) = spec.teacher.as_ref().and_then(|teacher| Some((teacher, teacher.top_k?))) else {
+        return Ok(None);
+    };
+    let refuse = |what: String| Err(Stop::say(Cause::InvalidInput, format!("opd.top_k: {what}")));
+    let tokens = text.tokenizer().vocab_size();
+    if top.k == 0 || top.k >= tokens {
+        return refuse(format!("k = {} must be ≥ 1 and less than the vocabulary's {tokens} tokens", top.k));
+    }
+    if !top.tail && top.divergence != Divergence::ForwardKl {
+        return refuse("without a tail only the forward KL is computed".to_owned());
+    }
+    let temperature = spec.rollout.sampling.temperature;
+    if temperature != 1.0 {
+        return refuse(format!("the teacher's tokens are those of temperature 1, the student's of {temperature}"));
+    }
+    Ok(Some(Distillation { divergence: top.divergence, coef: teacher.opd_kl_coef, selection: None, seed }))
 }
 
 /// A note, where prompts were left out.
@@ -230,10 +258,16 @@ fn prompts(
     };
     let rows = around.runtime.block_on(data::read_rows(&*around.store, rows)).map_err(stop)?;
     let order = Order { max_prompt_len: spec.data.max_prompt_len, shuffle: spec.data.shuffle, seed: spec.seed };
-    PromptSource::new(rows, order, |prompt| {
-        text.prompt_ids(prompt, spec.data.apply_chat_template, &spec.data.chat_template_kwargs)
+    let kwargs = &spec.data.chat_template_kwargs;
+    let source = PromptSource::new(rows, order, |prompt| match &spec.rollout_environment {
+        None => text.prompt_ids(prompt, spec.data.apply_chat_template, kwargs),
+        Some(environment) => Conversation::begin(text, prompt, (kwargs, &environment.tools))?.prompt_ids(),
     })
-    .map_err(stop)
+    .map_err(stop)?;
+    if let (Some(turns), Some(prompt)) = (playing::turns(spec), source.prompts().first()) {
+        playing::check_template(text, prompt, &turns).map_err(|error| playing::unplayable(&error))?;
+    }
+    Ok(source)
 }
 
 /// The cursor of a resume state that was fetched into `folder`. One that another version wrote, with
@@ -281,7 +315,9 @@ async fn metrics_size(store: &dyn Store, spec: &RunSpec) -> Result<u64, Stop> {
 }
 
 async fn grader(spec: &RunSpec, around: &Surroundings) -> Result<Option<Arc<Grader>>, Stop> {
-    let Some(reward) = &spec.reward else { return Ok(None) };
+    // What was recorded has its grades.
+    let unasked = spec.responses.is_recorded() && spec.eval.is_none();
+    let Some(reward) = spec.reward.as_ref().filter(|_| !unasked) else { return Ok(None) };
     let stop = |error: crate::score::Error| Stop::new(error.cause(), &error);
     let worker = match &around.workers {
         Workers::Here(launcher) => {
@@ -295,7 +331,11 @@ async fn grader(spec: &RunSpec, around: &Surroundings) -> Result<Option<Arc<Grad
         }
     };
     let worker = worker.map_err(stop)?.with_environment(&spec.environment);
-    Grader::start(worker, reward.clone()).await.map(|grader| Some(Arc::new(grader))).map_err(stop)
+    let grader = match spec.rollout_environment {
+        None => Grader::start(worker, reward.clone()).await,
+        Some(_) => Grader::of_environment(worker, reward.clone()).await,
+    };
+    grader.map(|grader| Some(Arc::new(grader))).map_err(stop)
 }
 
 /// The person's executable by its hash, never whatever lies in a build folder now.
@@ -319,7 +359,8 @@ async fn teacher(
     text: &TextPipeline,
     data: &PromptSource,
 ) -> Result<Option<(Arc<Teacher>, Vec<String>)>, Stop> {
-    let Some(teacher) = &spec.teacher else { return Ok(None) };
+    let asked = !spec.responses.is_recorded();
+    let Some(teacher) = spec.teacher.as_ref().filter(|_| asked) else { return Ok(None) };
     let token = teacher
         .token
         .as_ref()

@@ -9,9 +9,12 @@ use std::sync::Arc;
 use training_gym_core::ids::RunId;
 use training_gym_core::record::{Cause, Grade, RolloutRecord, keys};
 use training_gym_core::store::{Error, Store};
+use training_gym_core::wire::teacher;
 
 use super::failure::Stop;
+use super::playing;
 use crate::batch::Rollout;
+use crate::rollout::world::{Answer, Question};
 use crate::score::reward::Graded;
 
 /// The records that were there when this attempt began, read a step at a time.
@@ -105,9 +108,21 @@ impl Recorded {
         Some(Graded { grade: record.grade.clone(), score: record.score, metadata: record.metadata.clone() })
     }
 
-    /// Its recorded teacher log-probabilities.
-    pub(super) fn teacher_logprobs(&self, rollout: &Rollout) -> Option<Vec<f32>> {
-        self.of(rollout)?.teacher_logprobs.clone()
+    /// What the teacher is recorded to have said of the tokens that were drawn.
+    pub(super) fn taught(&self, rollout: &Rollout) -> Option<teacher::Answer> {
+        let record = self.of(rollout)?;
+        let logprobs: Vec<f32> = record.teacher_logprobs.as_ref()?.iter().flatten().copied().collect();
+        (logprobs.len() == rollout.drawn()).then(|| teacher::Answer { logprobs, top: record.teacher_top.clone() })
+    }
+
+    /// What an environment said to this turn before.
+    pub(super) fn answer(&self, question: &Question) -> Option<Answer> {
+        let record = self.samples.get(&question.index)?;
+        let same = record.weight_version == question.weight_version && record.prompt_ids == question.prompt.prompt_ids;
+        if !same {
+            return None;
+        }
+        playing::recorded_answer(record.episode.as_ref()?, &record.response_ids, question)
     }
 }
 

@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::runtime::Handle;
 use tokio::task::{JoinError, JoinSet};
 use training_gym_core::record::Cause;
+use training_gym_core::wire::teacher::Answer;
 
 use super::failure::Stop;
+use super::playing::Season;
 use crate::batch::Rollout;
 use crate::score::Error;
 use crate::score::reward::{Graded, Grader};
@@ -31,16 +33,16 @@ pub(super) struct Judges {
 pub(super) struct Verdicts {
     /// Of the reward function.
     pub(super) graded: HashMap<u64, Graded>,
-    /// log π_teacher of each response id.
-    pub(super) taught: HashMap<u64, Vec<f32>>,
+    /// Of the teacher.
+    pub(super) taught: HashMap<u64, Answer>,
 }
 
 /// A sample's index and what the teacher thinks of its response.
-type Taught = (u64, Vec<f32>);
+type Taught = (u64, Answer);
 
 /// Questions on their way. Dropping this gives them up.
 pub(super) struct Pending {
-    step: u64,
+    season: Season,
     judges: Judges,
     runtime: Handle,
     graded: JoinSet<Result<(u64, Graded), Error>>,
@@ -50,10 +52,10 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// Nothing asked yet about the responses of `step`.
-    pub(super) fn new(step: u64, judges: Judges, runtime: Handle) -> Self {
+    /// Nothing asked yet about the responses of `season`.
+    pub(super) fn new(season: Season, judges: Judges, runtime: Handle) -> Self {
         Self {
-            step,
+            season,
             judges,
             runtime,
             graded: JoinSet::new(),
@@ -67,9 +69,10 @@ impl Pending {
     pub(super) fn ask(&mut self, rollout: &Rollout) {
         if let Some(grader) = &self.judges.grader {
             let (grader, share, failed) = (Arc::clone(grader), self.judges.share.clone(), Arc::clone(&self.failed));
-            let (index, sample) = (rollout.index, rollout.to_sample(self.step));
+            let (index, sample) = (rollout.index, rollout.to_sample(self.season.step));
+            let played = self.season.played(rollout);
             let ask = async move {
-                let graded = grader.grade(&sample).await?;
+                let graded = grader.grade_played(&sample, played.as_ref()).await?;
                 share.map_or(Ok(()), |share| share.count(&sample, &graded))?;
                 Ok((index, graded))
             };
@@ -97,9 +100,9 @@ impl Pending {
         self.taught.spawn_on(noting(Arc::clone(&self.failed), ask), &self.runtime);
     }
 
-    /// Set as soon as an answer is an error, so that nobody draws more responses for it.
-    pub(super) fn failed(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.failed)
+    /// Whether an answer is an error: nobody draws more responses for it.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
     }
 
     /// Waits for all answers; the first error ends the waiting.

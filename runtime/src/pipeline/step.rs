@@ -1,18 +1,19 @@
 //! One trip round the house: prompts, rollouts, scores, advantages, update, publish.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use training_gym_core::ids::WeightVersion;
-use training_gym_core::record::{Cause, Grade, Health, RolloutRecord, StepMetrics};
+use training_gym_core::record::{Cause, Grade, Health, RolloutRecord, StepMemory, StepMetrics};
 use training_gym_core::sample::{FinishReason, Sample};
 use training_gym_core::spec::RunSpec;
 
 use super::failure::Stop;
+use super::playing::{self, Playing, Season};
 use super::replay::{Recorded, Replay};
 use super::scoring::{Judges, Pending, Verdicts};
 use super::signal::StopSignal;
+use super::source::{self, Recordings, Responses};
 use crate::advantage::{self, AdvantageReport, Inputs, OpdTerm};
 use crate::batch::{Rollout, RolloutBatch, Score, ScoredBatch, TrainBatch, UpdateReport};
 use crate::data::PromptSource;
@@ -21,7 +22,7 @@ use crate::rollout::collect::{self, Draw};
 use crate::score::reward::{Graded, Grader};
 use crate::score::teacher::Teacher;
 use crate::text::TextPipeline;
-use crate::update::{self, CoTeacher, Updater};
+use crate::update::{self, CoTeacher, TeacherSignal, Updater};
 
 /// Everything a step needs, made once.
 #[derive(Debug)]
@@ -48,6 +49,8 @@ pub(super) struct Trainer {
     pub(super) evaluation: Option<super::evaluate::Evaluation>,
     /// Scores that a lost attempt recorded.
     pub(super) replay: Replay,
+    /// Rollouts of another run, where those are trained on.
+    pub(super) recordings: Option<Recordings>,
     /// Set when someone asked the run to stop.
     pub(super) stop: StopSignal,
 }
@@ -77,15 +80,26 @@ impl Trainer {
             share: self.grader.as_ref().map(|grader| Arc::new(grader.share(step, self.samples()))),
             teacher: self.teacher.clone(),
         };
-        let mut pending = Pending::new(step, judges, self.runtime.clone());
-        let drawn = self.draw(step, &recorded, &mut pending)?;
+        let season = Season { step, evaluation: false, seed: self.spec.seed };
+        let mut pending = Pending::new(season, judges, self.runtime.clone());
+        let drawn = self.responses(season, &recorded, &mut pending)?;
+        pending.ask_teacher();
         let drawn_at = Instant::now();
-        let Some(verdicts) = self.stop.or(&self.runtime, pending.join()) else { return Ok(None) };
-        let (verdicts, Some(batch)) = (verdicts?, drawn) else { return Ok(None) };
-        let Some(scores) = self.score(&batch, &recorded, verdicts)? else { return Ok(None) };
+        let mut memory = self.leave_device();
+        let verdicts = self.stop.or(&self.runtime, pending.join());
+        if self.updater.onload_student() {
+            self.engine.reseat(self.updater.model().share());
+        }
+        let Some(verdicts) = verdicts else { return Ok(None) };
+        let (verdicts, Some(Responses { batch, signal, scores })) = (verdicts?, drawn) else { return Ok(None) };
+        let scores = match scores {
+            Some(scores) => Some(scores),
+            None => self.score(&batch, &recorded, verdicts)?,
+        };
+        let Some(scores) = scores else { return Ok(None) };
         let scored_at = Instant::now();
         let (train, advantages) = self.advantages(batch.scored(scores));
-        let report = self.update(&train)?;
+        let report = self.update(&train, signal)?;
         if report.updates == 0 && report.skipped_updates > 0 {
             let skipped = report.skipped_updates;
             let sentence = format!("no weight moved at step {step}: no loss or gradient of {skipped} was finite");
@@ -98,9 +112,30 @@ impl Trainer {
             update: scored_at.elapsed().as_secs_f64(),
             step: began.elapsed().as_secs_f64(),
         };
-        let metrics = measure(&train, &report, &advantages, &seconds);
+        let mut metrics = measure(&train, &report, &advantages, &seconds);
+        if !self.spec.responses.is_student() {
+            source::off_policy(&mut metrics);
+        }
+        let moves = self.updater.take_moves();
+        (memory.moved_bytes, memory.move_seconds) = (moves.bytes, moves.seconds);
+        metrics.memory = (!self.spec.memory.is_none()).then_some(memory);
         check_finite(&metrics)?;
         Ok(Some(StepOutcome { metrics, records: records(&train), note: recorded.damage() }))
+    }
+
+    /// After the last token: gives up what nobody needs while scores are waited for.
+    fn leave_device(&mut self) -> StepMemory {
+        let cache_bytes = self.engine.take_cache_peak() as u64;
+        // What an idle engine gave back by itself counts where it was asked to.
+        let freed = self.spec.memory.free_cache_engine;
+        if freed {
+            self.engine.free_cache();
+        }
+        let waits = self.grader.is_some() || self.teacher.is_some();
+        if waits && self.updater.offload_student() {
+            self.engine.reseat(self.updater.model().share());
+        }
+        StepMemory { cache_bytes, cache_freed_bytes: if freed { cache_bytes } else { 0 }, ..StepMemory::default() }
     }
 
     /// Samples of a step.
@@ -109,22 +144,26 @@ impl Trainer {
     }
 
     /// `None`: it was asked to stop, or what was asked about the first responses failed.
-    fn draw(&mut self, step: u64, recorded: &Recorded, pending: &mut Pending) -> Result<Option<RolloutBatch>, Stop> {
-        let prompts = self.data.batch(step, self.spec.rollout.rollout_batch_size);
-        let draw = Draw { spec: &self.spec.rollout, text: &self.text, seed: self.spec.seed };
-        let (stop, failed) = (&self.stop, pending.failed());
-        let keep_going = || !stop.is_set() && !failed.load(Ordering::Relaxed);
-        let finished = |rollout: &Rollout| {
-            if !recorded.has(rollout) {
-                pending.ask(rollout);
-            }
-        };
-        let batch = match collect::collect(&mut self.engine, &prompts, &draw, finished, keep_going) {
+    pub(super) fn draw(
+        &mut self,
+        season: Season,
+        recorded: &Recorded,
+        pending: &mut Pending,
+    ) -> Result<Option<RolloutBatch>, Stop> {
+        let spec = &self.spec;
+        let prompts = self.data.batch(season.step, spec.rollout.rollout_batch_size);
+        let draw = Draw { spec: &spec.rollout, text: &self.text, seed: spec.seed, turns: playing::turns(spec) };
+        let mut world = Playing::new(season, pending, Some(recorded), (&self.stop, &self.runtime))
+            .within(spec, self.grader.as_ref());
+        let drawn = collect::collect_in(&mut self.engine, &prompts, &draw, &mut world);
+        if let Some(stop) = world.into_failure() {
+            return Err(stop);
+        }
+        let batch = match drawn {
             Ok(batch) => batch,
             Err(collect::Error::Stopped) => return Ok(None),
             Err(error) => return Err(Stop::undrawn(&error)),
         };
-        pending.ask_teacher();
         Ok(Some(batch))
     }
 
@@ -157,25 +196,35 @@ impl Trainer {
             .iter()
             .zip(all)
             .zip(rewards)
-            .map(|((rollout, graded), reward)| Score {
-                grade: graded.grade,
-                reward,
-                score: graded.score,
-                metadata: graded.metadata,
-                teacher_logprobs: taught.remove(&rollout.index).or_else(|| recorded.teacher_logprobs(rollout)),
+            .map(|((rollout, graded), reward)| {
+                let answer = taught.remove(&rollout.index).or_else(|| recorded.taught(rollout));
+                let (teacher_logprobs, teacher_top) =
+                    answer.map_or((None, None), |answer| (Some(answer.logprobs), answer.top));
+                Score {
+                    grade: graded.grade,
+                    reward,
+                    score: graded.score,
+                    metadata: graded.metadata,
+                    teacher_logprobs,
+                    teacher_top,
+                }
             })
             .collect();
         Ok(Some(scores))
     }
 
-    fn advantages(&self, batch: ScoredBatch) -> (TrainBatch, AdvantageReport) {
+    fn advantages(&mut self, batch: ScoredBatch) -> (TrainBatch, AdvantageReport) {
         let opd = self
             .spec
             .teacher
             .as_ref()
+            // Likeliest tokens are learnt from in the loss itself.
+            .filter(|teacher| teacher.top_k.is_none())
             .map(|teacher| OpdTerm { coef: teacher.opd_kl_coef, log_ratio_clamp: teacher.log_ratio_clamp });
-        let reference =
-            self.spec.advantage.kl_reward.as_ref().map(|_| self.updater.reference_logprobs(batch.rollouts()));
+        let reference = match self.spec.advantage.kl_reward {
+            Some(_) => Some(self.updater.reference_logprobs(batch.rollouts())),
+            None => None,
+        };
         let inputs = Inputs {
             opd: opd.as_ref(),
             n_samples_per_prompt: self.spec.rollout.n_samples_per_prompt,
@@ -186,13 +235,22 @@ impl Trainer {
     }
 
     /// Both phases where a teacher shares the device: it scores while the student is away, and is gone
-    /// before the student is back.
-    fn update(&mut self, train: &TrainBatch) -> Result<UpdateReport, Stop> {
+    /// before the student is back. `signal` is what it said already.
+    fn update(&mut self, train: &TrainBatch, signal: Option<TeacherSignal>) -> Result<UpdateReport, Stop> {
         let numerics = |error: update::Error| Stop::new(Cause::Numerics, &error);
         if let Some(distill) = &self.spec.distill {
             self.updater.minimise(distill.divergence_at(train.step(), self.spec.num_rollout));
         }
+        if let Some(top) = self.spec.teacher.as_ref().and_then(|teacher| teacher.top_k) {
+            let vocab = self.updater.model().config().vocab_size as i64;
+            let signal =
+                TeacherSignal::of_server(train, top, vocab).map_err(|error| Stop::new(Cause::Teacher, &error))?;
+            return self.updater.apply_taught(train, &signal).map_err(numerics);
+        }
         let Some(teacher) = &self.co_teacher else { return self.updater.apply(train).map_err(numerics) };
+        if let Some(signal) = signal {
+            return self.updater.apply_taught(train, &signal).map_err(numerics);
+        }
         let parked = self.updater.park();
         let moved = parked.moved().map(|student| self.engine.reseat(student.share())).is_some();
         let signal =
@@ -215,7 +273,8 @@ struct Seconds {
 fn measure(batch: &TrainBatch, report: &UpdateReport, advantages: &AdvantageReport, seconds: &Seconds) -> StepMetrics {
     let rollouts = batch.rollouts();
     let samples = rollouts.len() as f64;
-    let tokens: usize = rollouts.iter().map(|rollout| rollout.response_ids.len()).sum();
+    let length: usize = rollouts.iter().map(|rollout| rollout.response_ids.len()).sum();
+    let tokens: usize = rollouts.iter().map(Rollout::drawn).sum();
     let truncated = rollouts.iter().filter(|rollout| rollout.finish_reason == FinishReason::Length).count();
     let rewards: Vec<f64> = batch.scores().iter().filter_map(|score| score.reward).collect();
     let ungraded = batch.scores().iter().filter(|score| matches!(score.grade, Grade::Ungraded { .. })).count();
@@ -225,7 +284,7 @@ fn measure(batch: &TrainBatch, report: &UpdateReport, advantages: &AdvantageRepo
         ungraded: ungraded as u64,
         reverse_kl: advantages.reverse_kl.or(report.log_ratio),
         divergence: report.divergence,
-        response_len: tokens as f64 / samples,
+        response_len: length as f64 / samples,
         truncated: truncated as f64 / samples,
         entropy: report.entropy,
         loss: report.loss,
@@ -244,6 +303,7 @@ fn measure(batch: &TrainBatch, report: &UpdateReport, advantages: &AdvantageRepo
         clamped_tokens: advantages.clamped,
         zero_std_groups: advantages.zero_std_groups,
         dropped_samples: advantages.dropped,
+        memory: None,
         health: Some(Health {
             reverse_kl_p95: advantages.reverse_kl_p95.or(report.log_ratio_p95),
             task_advantage: advantages.task_advantage,
@@ -254,6 +314,7 @@ fn measure(batch: &TrainBatch, report: &UpdateReport, advantages: &AdvantageRepo
             selected_share: report.selected,
             effective_share: advantages.effective_share,
         }),
+        multi_turn: playing::diagnostics(rollouts),
     }
 }
 
@@ -294,8 +355,14 @@ fn records(batch: &TrainBatch) -> Vec<RolloutRecord> {
             prompt_ids: rollout.prompt.prompt_ids.clone(),
             response: rollout.response.clone(),
             response_ids: rollout.response_ids.clone(),
-            rollout_logprobs: rollout.rollout_logprobs.clone(),
-            teacher_logprobs: score.teacher_logprobs.clone(),
+            response_mask: rollout
+                .episode
+                .is_some()
+                .then(|| rollout.response_mask.iter().map(|&drawn| u8::from(drawn)).collect()),
+            rollout_logprobs: rollout.along_response(&rollout.rollout_logprobs),
+            teacher_logprobs: score.teacher_logprobs.as_ref().map(|teacher| rollout.along_response(teacher)),
+            teacher_top: score.teacher_top.clone(),
+            episode: rollout.episode.clone(),
             finish_reason: rollout.finish_reason,
             grade: score.grade.clone(),
             reward: score.reward,

@@ -104,8 +104,11 @@ fn spec(folder: &Path) -> RunSpec {
         save: SaveSpec { save_interval: None, keep_resume_states: 2 },
         node: NodeSpec { device: "cpu".into(), dtype: Dtype::Float32, threads: 1 },
         environment: Default::default(),
+        memory: Default::default(),
         num_rollout: 1,
+        responses: Default::default(),
         seed: 1,
+        rollout_environment: None,
     }
 }
 

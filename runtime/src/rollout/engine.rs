@@ -13,7 +13,7 @@ use super::request::{
     check_sampling,
 };
 use super::sampling::{Draw, draw};
-use crate::model::{KvCache, Model, Placing};
+use crate::model::{Footprint, KvCache, Model, Placing};
 
 /// An idle engine keeps a cache of up to this many positions for the next requests.
 const IDLE_POSITIONS: usize = 1 << 16;
@@ -31,6 +31,19 @@ pub enum Error {
         value: usize,
         /// What it may be.
         bound: String,
+    },
+    /// No room for the cache of a single sequence.
+    #[error(
+        "the key-value cache may take {bytes} bytes, and one sequence of {context_length} tokens takes {of_one}; raise \
+         gpu_memory_utilization, or lower rollout_max_response_len"
+    )]
+    CacheBound {
+        /// What it may take.
+        bytes: u64,
+        /// Tokens of a sequence.
+        context_length: usize,
+        /// What one takes, while a layer of it grows too.
+        of_one: u64,
     },
 }
 
@@ -78,6 +91,8 @@ pub struct Engine {
     pub(super) context_length: usize,
     pub(super) stats: EngineStats,
     cache: KvCache,
+    /// The most bytes of it since they were last asked for.
+    cache_peak: usize,
     waiting: VecDeque<Sequence>,
     /// By slot of the cache.
     running: Vec<Sequence>,
@@ -118,6 +133,7 @@ impl Engine {
             context_length,
             stats: EngineStats { max_running: limits.max_running_requests, ..EngineStats::default() },
             cache,
+            cache_peak: 0,
             waiting: VecDeque::new(),
             running: Vec::new(),
             pending: Vec::new(),
@@ -131,9 +147,52 @@ impl Engine {
     /// When a request is on its way.
     pub fn reseat(&mut self, model: Model) {
         assert!(self.running.is_empty() && self.waiting.is_empty(), "requests on their way need the cache");
-        let options = model.options();
-        self.cache = KvCache::new(model.config(), self.context_length, options.device, options.dtype);
+        let (options, most) = (model.options(), self.limits.max_running_requests);
+        self.cache = KvCache::new(model.config(), self.context_length, options.device, options.dtype).of_at_most(most);
         self.model = model;
+    }
+
+    /// Lets the key-value cache take `bytes` at the most: so many sequences run together as fit with all
+    /// their tokens. (While it grows, a layer of it is held twice; that is counted.) Returns how many run
+    /// together now.
+    ///
+    /// # Errors
+    /// [`Error::CacheBound`] where not even one fits.
+    pub fn bound_cache(&mut self, bytes: u64) -> Result<usize, Error> {
+        let config = self.model.config();
+        let footprint = Footprint::of(config, self.model.options().dtype);
+        let of_tokens = footprint.cache_per_token.saturating_mul(self.context_length as u64);
+        let (kept, layers) = (of_tokens.saturating_add(footprint.state_per_sequence), config.num_hidden_layers as u64);
+        let of_one = kept.saturating_add(kept.div_ceil(layers.max(1))).max(1);
+        let most = usize::try_from(bytes / of_one).unwrap_or(usize::MAX).min(self.limits.max_running_requests);
+        if most == 0 {
+            return Err(Error::CacheBound { bytes, context_length: self.context_length, of_one });
+        }
+        (self.limits.max_running_requests, self.stats.max_running) = (most, most);
+        let options = self.model.options();
+        self.cache = KvCache::new(config, self.context_length, options.device, options.dtype).of_at_most(most);
+        Ok(most)
+    }
+
+    /// Bytes of the key-value cache as allocated now.
+    pub fn cache_bytes(&self) -> usize {
+        self.cache.bytes()
+    }
+
+    /// The most bytes the key-value cache had since the last call.
+    pub fn take_cache_peak(&mut self) -> usize {
+        std::mem::take(&mut self.cache_peak)
+    }
+
+    /// Gives the key-value cache back, where no request runs; the next request makes a new one. Returns
+    /// the bytes.
+    pub fn free_cache(&mut self) -> usize {
+        if !self.running.is_empty() {
+            return 0;
+        }
+        let before = self.cache.bytes();
+        self.cache.clear();
+        before - self.cache.bytes()
     }
 
     /// Tokens a sequence may have, prompt and response together.
@@ -215,6 +274,7 @@ impl Engine {
         let mut events = std::mem::take(&mut self.pending);
         self.admit(&mut events);
         self.decode(&mut events);
+        self.cache_peak = self.cache_peak.max(self.cache.bytes());
         let (slots, positions) = self.cache.capacity();
         if self.running.is_empty() && slots * positions > IDLE_POSITIONS {
             self.cache.clear();

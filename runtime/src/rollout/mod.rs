@@ -6,6 +6,7 @@
 //! | room | what it does |
 //! |---|---|
 //! | [`collect`] | one step's responses, each handed on as it ends |
+//! | [`world`] | what a step's responses are told to, and what answers their turns; `open`: one on its way |
 //! | `request` | what is asked and answered |
 //! | `engine` | slots, packed prefill, continuous batching |
 //! | `sampling` | temperature and cuts; inverting the cumulative distribution |
@@ -22,12 +23,14 @@ pub mod collect;
 mod engine;
 mod handle;
 mod noise;
+mod open;
 mod request;
 mod sampling;
 mod scoring;
 #[cfg(test)]
 mod tests;
 mod watch;
+pub mod world;
 
 pub use engine::{Engine, Error};
 pub use handle::{Batch, EngineHandle};

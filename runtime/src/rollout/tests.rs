@@ -318,6 +318,60 @@ async fn collect(mut events: tokio::sync::mpsc::UnboundedReceiver<Event>) -> Res
     responses.into_values().next().unwrap()
 }
 
+/// All responses, and the most bytes the cache had at the end of a step.
+fn drawn(engine: &mut Engine) -> (HashMap<u64, Response>, usize) {
+    for number in 0..11 {
+        engine.submit(RequestId(number as u64), greedy(number, 5 + number, 20 + 3 * number)).unwrap();
+    }
+    let (mut responses, mut most) = (HashMap::new(), 0);
+    while !engine.is_idle() {
+        engine.step().into_iter().for_each(|event| take(&mut responses, event));
+        most = most.max(engine.cache_bytes());
+    }
+    (responses, most)
+}
+
+#[test]
+fn a_cache_that_was_given_back_is_made_again_with_the_same_bits() {
+    let mut engine = engine(&EngineSpec::default());
+    let first = drawn(&mut engine).0;
+    let held = engine.cache_bytes();
+    assert!(held > 0 && engine.take_cache_peak() >= held && engine.take_cache_peak() == 0);
+    engine.submit(RequestId(99), greedy(1, 5, 4)).unwrap();
+    engine.step();
+    assert_eq!(engine.free_cache(), 0, "a request runs in it");
+    while !engine.is_idle() {
+        engine.step();
+    }
+    assert_eq!((engine.free_cache(), engine.cache_bytes(), engine.free_cache()), (held, 0, 0));
+    assert_eq!(drawn(&mut engine).0, first, "tokens and log-probabilities");
+}
+
+#[test]
+fn a_bounded_cache_draws_the_same_tokens_in_less_memory() {
+    let limits = EngineSpec { max_running_requests: 8, context_length: Some(80), ..EngineSpec::default() };
+    let (expected, unbounded) = drawn(&mut engine(&limits));
+    // Keys and values of 3 layers, 2 heads of 8, float32, 80 tokens; and one layer more while it grows.
+    let of_one = 3 * 2 * 2 * 8 * 4 * 80 / 3 * 4;
+    for (bytes, together) in [(3 * of_one + 5, 3), (of_one, 1), (100 * of_one, 8)] {
+        let mut engine = engine(&limits);
+        assert_eq!(engine.bound_cache(bytes).unwrap(), together);
+        assert_eq!(engine.stats().max_running, together);
+        let (found, most) = drawn(&mut engine);
+        assert!(most as u64 <= bytes && most > 0, "{most} of {bytes}");
+        assert!(together == 8 || most < unbounded, "{most} and {unbounded}");
+        for (id, response) in &expected {
+            // Other neighbours: sums may differ in their last bits.
+            assert_eq!(found[id].tokens, response.tokens, "{id} of {together}");
+            for (ours, theirs) in found[id].logprobs.iter().zip(&response.logprobs) {
+                assert!((ours - theirs).abs() < 1e-5, "{id} of {together}: {ours} and {theirs}");
+            }
+        }
+    }
+    let error = engine(&limits).bound_cache(of_one - 1).unwrap_err().to_string();
+    assert!(error.contains("one sequence of 80 tokens takes") && error.contains("gpu_memory_utilization"), "{error}");
+}
+
 #[tokio::test]
 async fn a_handle_serves_many_callers_at_once() {
     let handle = EngineHandle::spawn(engine(&EngineSpec { max_running_requests: 4, ..EngineSpec::default() }));

@@ -1,6 +1,7 @@
 //! What is known about a response after it was drawn: the person's reward, the teacher's
 //! log-probabilities. No gradients here, and nothing of the model.
 
+mod asking;
 pub mod reward;
 pub mod share;
 pub mod teacher;
@@ -20,8 +21,10 @@ pub enum Error {
         log: String,
     },
     /// The program does not have the function.
-    #[error("the program has no reward function `{name}`; it has: {}", .known.join(", "))]
+    #[error("the program has no {kind} `{name}`; it has: {}", .known.join(", "))]
     UnknownFunction {
+        /// `reward function`, `post-process function` or `rollout environment`.
+        kind: &'static str,
         /// As asked.
         name: String,
         /// What it registered.
@@ -33,7 +36,7 @@ pub enum Error {
          (allowed: {allowed}); the last one: {reason}"
     )]
     TooManyUngraded {
-        /// `reward function` or `post-process function`: whose sample was one too many.
+        /// `reward function`, `post-process function` or `rollout environment`: whose sample was one too many.
         kind: &'static str,
         /// The function.
         function: String,

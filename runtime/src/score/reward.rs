@@ -5,17 +5,16 @@
 //! flight nobody knows which one killed it, so each is asked again alone: one that kills the
 //! worker then is the culprit, the others get their grade.
 
-use std::time::Duration;
-
 use serde_json::{Map, Value};
-use tokio::sync::{RwLock, Semaphore};
 use training_gym_core::chain;
+use training_gym_core::episode::{Episode, EpisodeEnd, EpisodeRecord, Observation};
 use training_gym_core::record::Grade;
 use training_gym_core::sample::{FinishReason, Sample};
 use training_gym_core::spec::RewardSpec;
-use training_gym_core::worker::{PostProcessReply, RewardReply};
+use training_gym_core::worker::{EpisodeReward, PostProcessReply, RewardReply, StepReply, StepRequest};
 
 use super::Error;
+use super::asking::{Answer, Asking, Call};
 use super::share::Share;
 use super::worker::{Connection, Worker, functions};
 
@@ -33,19 +32,27 @@ pub struct Graded {
 /// Asks the reward worker.
 #[derive(Debug)]
 pub struct Grader {
-    worker: Worker,
+    asking: Asking,
     spec: RewardSpec,
-    slots: Semaphore,
-    /// Read by ordinary calls, held alone by a call that is asked again.
-    alone: RwLock<()>,
+    /// Whether `spec.function` names a rollout environment.
+    environment: bool,
 }
 
-enum Answer {
-    Reply(RewardReply),
-    Unknown,
-    TimedOut,
-    Died(String),
+/// An episode and what was said in it, as its environment is asked for the reward.
+#[derive(Clone, Debug)]
+pub struct Played {
+    /// The episode.
+    pub episode: Episode,
+    /// Its turns and its end.
+    pub record: EpisodeRecord,
 }
+
+/// A reward's reply may have so many bytes.
+const LONGEST_REPLY: usize = 64 << 20;
+/// A step's reply may have so many bytes beside the text it is allowed.
+const STEP_REPLY: usize = 1 << 20;
+/// Bytes of JSON that one character may take.
+const CHARACTER: usize = 16;
 
 /// Why the group-level function gave no reply.
 enum Unanswered {
@@ -60,19 +67,36 @@ impl Grader {
     /// # Errors
     /// [`Error::Worker`], [`Error::UnknownFunction`].
     pub async fn start(worker: Worker, spec: RewardSpec) -> Result<Self, Error> {
+        Self::begin(worker, spec, false).await
+    }
+
+    /// As [`start`](Self::start), where `spec.function` names a rollout environment.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn of_environment(worker: Worker, spec: RewardSpec) -> Result<Self, Error> {
+        Self::begin(worker, spec, true).await
+    }
+
+    async fn begin(worker: Worker, spec: RewardSpec, environment: bool) -> Result<Self, Error> {
         let connection = worker.connect().await?;
         let known = functions(&connection.client).await.map_err(|error| Error::Worker {
             what: format!("does not list its functions: {error}"),
             log: String::new(),
         })?;
-        if !known.rewards.contains(&spec.function) {
-            return Err(Error::UnknownFunction { name: spec.function, known: known.rewards });
+        let (kind, names) = match environment {
+            true => ("rollout environment", known.environments),
+            false => ("reward function", known.rewards),
+        };
+        if !names.contains(&spec.function) {
+            return Err(Error::UnknownFunction { kind, name: spec.function, known: names });
         }
         if let Some(name) = spec.post_process.as_ref().filter(|name| !known.post_processes.contains(name)) {
-            return Err(Error::UnknownFunction { name: name.clone(), known: known.post_processes });
+            let kind = "post-process function";
+            return Err(Error::UnknownFunction { kind, name: name.clone(), known: known.post_processes });
         }
-        let slots = Semaphore::new(spec.max_concurrency.max(1));
-        Ok(Self { worker, spec, slots, alone: RwLock::new(()) })
+        let asking = Asking::new(worker, spec.timeout_secs, spec.max_concurrency);
+        Ok(Self { asking, spec, environment })
     }
 
     /// Grades one sample.
@@ -80,20 +104,28 @@ impl Grader {
     /// # Errors
     /// Only when no worker can be had at all.
     pub async fn grade(&self, sample: &Sample) -> Result<Graded, Error> {
+        self.grade_played(sample, None).await
+    }
+
+    /// Grades one sample; one that was `played` in an environment, by that.
+    ///
+    /// # Errors
+    /// Only when no worker can be had at all.
+    pub async fn grade_played(&self, sample: &Sample, played: Option<&Played>) -> Result<Graded, Error> {
+        if let Some(EpisodeEnd::Failed { reason }) = played.map(|played| &played.record.end) {
+            return Ok(ungraded(sample, reason.clone()));
+        }
         if sample.finish_reason == FinishReason::Length && !self.spec.grade_truncated {
             return Ok(ungraded(sample, "the response was truncated".to_owned()));
         }
-        let _slot = self.slots.acquire().await;
-        let shared = {
-            let _shared = self.alone.read().await;
-            self.ask_and_clear(sample).await?
-        };
-        let answer = match shared {
-            Answer::Died(_) => {
-                let _alone = self.alone.write().await;
-                self.ask_and_clear(sample).await?
+        let (name, most) = (&self.spec.function, LONGEST_REPLY);
+        let answer = match played {
+            None => self.asking.ask(&Call { path: format!("/reward/{name}"), body: sample, most }).await?,
+            Some(Played { episode, record }) => {
+                let (episode, turns) = (episode.clone(), record.steps());
+                let body = EpisodeReward { episode, turns, sample: sample.clone() };
+                self.asking.ask(&Call { path: format!("/environment/{name}/reward"), body: &body, most }).await?
             }
-            answer => answer,
         };
         Ok(match answer {
             Answer::Reply(RewardReply::Graded { reward: Some(reward), score, metadata }) if reward.is_finite() => {
@@ -104,48 +136,29 @@ impl Grader {
                 score,
                 metadata,
             },
-            Answer::Reply(RewardReply::Failed { message, panicked }) => {
-                let how = if panicked { "panicked" } else { "failed" };
-                ungraded(sample, format!("it {how}: {message}"))
-            }
-            Answer::Unknown => ungraded(sample, "the worker no longer has the function".to_owned()),
-            Answer::TimedOut => ungraded(sample, format!("it took longer than {} s", self.spec.timeout_secs)),
-            Answer::Died(error) => ungraded(sample, format!("its worker died while it ran alone ({error})")),
+            Answer::Reply(RewardReply::Failed { message, panicked }) => ungraded(sample, failed(panicked, &message)),
+            other => ungraded(sample, other.reason(self.asking.timeout())),
         })
     }
 
-    /// Asks, and ends a worker that did not answer: whatever hangs may hold one of its threads for
-    /// good, and one whose connection broke may still be on its way out. The caller holds its side
-    /// of `alone` meanwhile, so nobody who is asked alone is ever hit by another's kill.
-    async fn ask_and_clear(&self, sample: &Sample) -> Result<Answer, Error> {
-        let Connection { generation, client } = self.worker.connect().await?;
-        let answer = self.ask(&client, sample).await;
-        if matches!(answer, Answer::TimedOut | Answer::Died(_)) {
-            self.worker.kill(generation).await;
-        }
-        Ok(answer)
-    }
-
-    async fn ask(&self, client: &reqwest::Client, sample: &Sample) -> Answer {
-        let call = async {
-            let url = format!("http://worker/reward/{}", self.spec.function);
-            let response = client.post(url).json(sample).send().await?;
-            if response.status() == reqwest::StatusCode::NOT_FOUND {
-                return Ok(None);
-            }
-            response.error_for_status()?.json::<RewardReply>().await.map(Some)
-        };
-        match tokio::time::timeout(self.timeout(), call).await {
-            Ok(Ok(Some(reply))) => Answer::Reply(reply),
-            Ok(Ok(None)) => Answer::Unknown,
-            Ok(Err(error)) => Answer::Died(chain(&error.without_url())),
-            Err(_) => Answer::TimedOut,
-        }
+    /// What the environment says to a turn, or how it failed: the sample is ungraded for that.
+    ///
+    /// # Errors
+    /// Only when no worker can be had at all.
+    pub async fn step(&self, request: &StepRequest) -> Result<Result<Observation, String>, Error> {
+        let path = format!("/environment/{}/step", self.spec.function);
+        let most = STEP_REPLY.saturating_add(request.limit.saturating_mul(CHARACTER));
+        Ok(match self.asking.ask(&Call { path, body: request, most }).await? {
+            Answer::Reply(StepReply::Observed { observation }) => Ok(observation.limited(request.limit)),
+            Answer::Reply(StepReply::Failed { message, panicked }) => Err(failed(panicked, &message)),
+            other => Err(Answer::<StepReply>::reason(&other, self.asking.timeout())),
+        })
     }
 
     /// Counts what the function leaves ungraded of the `samples` samples of step `step`.
     pub fn share(&self, step: u64, samples: usize) -> Share {
-        Share::new(&self.spec, step, samples)
+        let share = Share::new(&self.spec, step, samples);
+        if self.environment { share.of_environment() } else { share }
     }
 
     /// The rewards advantages are made of: each sample's own, or what the group-level function
@@ -221,33 +234,33 @@ impl Grader {
         function: &str,
         samples: &[Sample],
     ) -> Result<Result<PostProcessReply, Unanswered>, Error> {
-        let _alone = self.alone.write().await;
-        let Connection { generation, client } = self.worker.connect().await?;
+        let _alone = self.asking.alone.write().await;
+        let Connection { generation, client } = self.asking.worker.connect().await?;
         let call = async {
             let url = format!("http://worker/post-process/{function}");
             let response = client.post(url).json(samples).send().await?.error_for_status()?;
             response.json::<PostProcessReply>().await
         };
-        let unanswered = match tokio::time::timeout(self.timeout(), call).await {
+        let unanswered = match tokio::time::timeout(self.asking.timeout(), call).await {
             Ok(Ok(reply)) => return Ok(Ok(reply)),
             Ok(Err(error)) if error.is_status() => Unanswered::Refused(chain(&error.without_url())),
             Ok(Err(error)) => Unanswered::Died(chain(&error.without_url())),
             Err(_) => Unanswered::TimedOut,
         };
         if !matches!(unanswered, Unanswered::Refused(_)) {
-            self.worker.kill(generation).await;
+            self.asking.worker.kill(generation).await;
         }
         Ok(Err(unanswered))
     }
 
-    fn timeout(&self) -> Duration {
-        Duration::from_secs_f64(self.spec.timeout_secs)
-    }
-
     /// How often the worker was replaced.
     pub fn worker_restarts(&self) -> u64 {
-        self.worker.restarts()
+        self.asking.worker.restarts()
     }
+}
+
+fn failed(panicked: bool, message: &str) -> String {
+    format!("it {}: {message}", if panicked { "panicked" } else { "failed" })
 }
 
 fn ungraded(sample: &Sample, reason: String) -> Graded {

@@ -14,6 +14,7 @@ use super::reward::Graded;
 /// at once and not after every response was drawn and asked about.
 #[derive(Debug)]
 pub struct Share {
+    kind: &'static str,
     function: String,
     step: u64,
     samples: usize,
@@ -26,6 +27,7 @@ impl Share {
     /// None counted yet, of `samples`.
     pub fn new(spec: &RewardSpec, step: u64, samples: usize) -> Self {
         Self {
+            kind: "reward function",
             function: spec.function.clone(),
             step,
             samples,
@@ -33,6 +35,12 @@ impl Share {
             grade_truncated: spec.grade_truncated,
             ungraded: AtomicUsize::new(0),
         }
+    }
+
+    /// The same of a rollout environment.
+    #[must_use]
+    pub fn of_environment(self) -> Self {
+        Self { kind: "rollout environment", ..self }
     }
 
     /// Counts one sample as the reward function left it. Truncated responses that are not graded
@@ -45,7 +53,7 @@ impl Share {
         if sample.finish_reason == FinishReason::Length && !self.grade_truncated {
             return Ok(());
         }
-        self.count_one("reward function", &self.function, reason)
+        self.count_one(self.kind, &self.function, reason)
     }
 
     /// Counts one sample that had a grade until the group-level function `function` left it without.

@@ -8,7 +8,9 @@ use tokio::sync::Semaphore;
 use training_gym_core::chain;
 use training_gym_core::spec::{TeacherDialect, TeacherSpec};
 use training_gym_core::wire::ModelInfo;
-use training_gym_core::wire::teacher::{self, PROBE_TOKENS, Sequence, check_probe, compare_models, probe_sequence};
+use training_gym_core::wire::teacher::{
+    self, Answer, PROBE_TOKENS, Sequence, check_probe, compare_models, probe_sequence,
+};
 
 use super::Error;
 use crate::batch::Rollout;
@@ -54,11 +56,17 @@ impl Teacher {
         self.spec.batch_size.max(1)
     }
 
-    /// log π_teacher of each response token of each rollout.
+    /// Likeliest tokens it names a position.
+    fn top(&self) -> usize {
+        self.spec.top_k.map_or(0, |top| top.k)
+    }
+
+    /// log π_teacher of each token of each rollout that the student drew, `[M]`, and the likeliest tokens there,
+    /// where they are learnt from.
     ///
     /// # Errors
     /// [`Error::Teacher`] after the last try, or at once for an answer that is wrong rather than late.
-    pub async fn score(&self, rollouts: &[Rollout]) -> Result<Vec<Vec<f32>>, Error> {
+    pub async fn score(&self, rollouts: &[Rollout]) -> Result<Vec<Answer>, Error> {
         let tokens: Vec<(Vec<i64>, usize)> = rollouts
             .iter()
             .map(|rollout| {
@@ -72,13 +80,16 @@ impl Teacher {
             .collect::<Result<_, _>>()
             .map_err(|error| self.error(error.to_string()))?;
         let body = self.ask(&sequences).await?;
-        let scored = teacher::response_logprobs(self.spec.dialect, &sequences, &body)
+        let scored = teacher::response_answers(self.spec.dialect, &sequences, self.top(), &body)
             .map_err(|error| self.error(chain(&error)))?;
         scored
             .into_iter()
             .zip(rollouts)
             .map(|(scored, rollout)| {
-                scored.map_err(|error| self.error(format!("sample {}: {}", rollout.index, chain(&error))))
+                let scored =
+                    scored.map_err(|error| self.error(format!("sample {}: {}", rollout.index, chain(&error))))?;
+                let top = scored.top.map(|top| top.only(&rollout.response_mask));
+                Ok(Answer { logprobs: rollout.of_drawn(scored.logprobs), top })
             })
             .collect()
     }
@@ -91,9 +102,9 @@ impl Teacher {
     pub async fn probe(&self, student: &ModelInfo, probe: &[i64; PROBE_TOKENS]) -> Result<Vec<String>, Error> {
         let sequence = [probe_sequence(probe)];
         let body = self.ask(&sequence).await?;
-        let mut scored = teacher::response_logprobs(self.spec.dialect, &sequence, &body)
+        let mut scored = teacher::response_answers(self.spec.dialect, &sequence, self.top(), &body)
             .map_err(|error| self.error(chain(&error)))?;
-        check_probe(scored.remove(0)).map_err(|error| self.error(chain(&error)))?;
+        check_probe(scored.remove(0).map(|answer| answer.logprobs)).map_err(|error| self.error(chain(&error)))?;
         let info = self.model_info().await?.unwrap_or_else(|| ModelInfo {
             model_path: self.spec.url.clone(),
             is_generation: true,
@@ -126,7 +137,7 @@ impl Teacher {
     }
 
     async fn ask(&self, sequences: &[Sequence<'_>]) -> Result<Vec<u8>, Error> {
-        let body = serde_json::to_vec(&teacher::request(self.spec.dialect, sequences, None))
+        let body = serde_json::to_vec(&teacher::request_top(self.spec.dialect, sequences, None, self.top()))
             .map_err(|error| self.error(error.to_string()))?;
         let _slot = self.slots.acquire().await;
         let request = || self.client.post(&self.spec.url).header(CONTENT_TYPE, "application/json").body(body.clone());

@@ -7,12 +7,14 @@
 //! | [`decoder`] | ids to text, one at a time, never splitting a character |
 //! | [`stop`] | stop texts over a stream of tokens |
 //! | [`template`] | the model's own chat template |
+//! | [`conversation`] | what stands between the turns of a model, in ids |
 //! | [`prompts`] | all of it behind one type: [`TextPipeline`] |
 //!
 //! `jinja`, `python`, `clock` and `generation_tag` make minijinja behave as the environment that
 //! transformers renders chat templates in.
 
 mod clock;
+pub mod conversation;
 pub mod decoder;
 mod generation_tag;
 mod jinja;
@@ -25,6 +27,7 @@ pub mod tokenizer;
 
 use std::path::PathBuf;
 
+pub use conversation::Conversation;
 pub use decoder::IncrementalDecoder;
 pub use prompts::TextPipeline;
 pub use stop::{StopMatcher, StopWatcher};
@@ -86,6 +89,17 @@ pub enum Error {
         line: Option<usize>,
         /// What the template or the renderer said.
         message: String,
+    },
+    /// The chat template cannot be continued turn by turn.
+    #[error(
+        "the chat template cannot be continued behind turn {turn}: {why}; what a model drew could not be kept token \
+         for token"
+    )]
+    NoExtension {
+        /// The turn, from 1.
+        turn: usize,
+        /// What it does.
+        why: &'static str,
     },
 }
 

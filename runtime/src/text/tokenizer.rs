@@ -134,6 +134,14 @@ impl Tokenizer {
         &self.inner.eos_token_ids
     }
 
+    /// The end token that a written response gets: the tokenizer config's `eos_token` where it is one of
+    /// [`eos_token_ids`](Self::eos_token_ids) (a chat model's turn ends with it), else the first of them.
+    pub fn turn_end(&self) -> Option<i64> {
+        let named = self.inner.special.get("eos_token").and_then(|text| self.inner.tokenizer.token_to_id(text));
+        let ends = self.eos_token_ids();
+        named.map(i64::from).filter(|id| ends.contains(id)).or_else(|| ends.first().copied())
+    }
+
     /// Whether `id` is left out of text when special tokens are skipped.
     pub fn is_special(&self, id: i64) -> bool {
         self.inner.special_ids.contains(&id)

@@ -1,7 +1,7 @@
 //! AdamW over named tensors (Loshchilov and Hutter, "Decoupled Weight Decay Regularization",
 //! 2019, algorithm 2, as PyTorch computes it), with float32 master weights and moments.
 
-use tch::{Kind, Tensor, no_grad};
+use tch::{Device, Kind, Tensor, no_grad};
 use training_gym_core::spec::OptimizerSpec;
 
 /// One tensor that is trained.
@@ -21,6 +21,19 @@ pub(super) struct Slot {
 }
 
 impl Slot {
+    /// The moments, and the master where it is not the parameter itself.
+    fn state(&self) -> impl Iterator<Item = &Tensor> {
+        let master = (self.parameter.kind() != Kind::Float).then_some(&self.master);
+        [&self.exp_avg, &self.exp_avg_sq].into_iter().chain(master)
+    }
+
+    /// Puts the state into a device's memory; returns the bytes that moved.
+    fn place(&mut self, device: Device) -> usize {
+        let masters = self.parameter.kind() != Kind::Float;
+        let state = [&mut self.exp_avg, &mut self.exp_avg_sq].into_iter().chain(masters.then_some(&mut self.master));
+        no_grad(|| state.map(|tensor| move_to(tensor, device)).sum())
+    }
+
     /// Hands the master's value to the parameter.
     pub(super) fn publish(&mut self) {
         if self.parameter.kind() != Kind::Float {
@@ -29,12 +42,28 @@ impl Slot {
     }
 }
 
+/// Bytes of a tensor.
+pub(super) fn bytes_of(tensor: &Tensor) -> usize {
+    tensor.numel() * tensor.kind().elt_size_in_bytes()
+}
+
+/// Moves a tensor to a device, unless it is there; returns the bytes that moved.
+fn move_to(tensor: &mut Tensor, device: Device) -> usize {
+    if tensor.device() == device {
+        return 0;
+    }
+    *tensor = tensor.to_device(device);
+    bytes_of(tensor)
+}
+
 /// The optimizer: its state and the constants of its rule.
 #[derive(Debug)]
 pub struct AdamW {
     spec: OptimizerSpec,
     pub(super) slots: Vec<Slot>,
     pub(super) steps: u64,
+    /// Whether the state is in host memory until the next step.
+    resting: bool,
 }
 
 impl AdamW {
@@ -53,23 +82,41 @@ impl AdamW {
                 master,
             }
         };
-        Self { spec: spec.clone(), slots: no_grad(|| parameters.iter().map(slot).collect()), steps: 0 }
+        Self { spec: spec.clone(), slots: no_grad(|| parameters.iter().map(slot).collect()), steps: 0, resting: false }
     }
 
     /// Goes on with `parameters`, the same in other memory, which are to hold the values of the old.
-    pub(super) fn relocate(&mut self, parameters: &[(String, Tensor)]) {
+    /// The state comes along where asked for, unless it rests.
+    pub(super) fn relocate(&mut self, parameters: &[(String, Tensor)], with_state: bool) {
         no_grad(|| {
             for (slot, (_, parameter)) in self.slots.iter_mut().zip(parameters) {
-                let device = parameter.device();
                 slot.parameter = parameter.detach();
                 slot.master = match parameter.kind() {
                     Kind::Float => parameter.detach(),
-                    _ => slot.master.to_device(device),
+                    _ => slot.master.shallow_clone(),
                 };
-                slot.exp_avg = slot.exp_avg.to_device(device);
-                slot.exp_avg_sq = slot.exp_avg_sq.to_device(device);
+                if with_state && !self.resting {
+                    slot.place(parameter.device());
+                }
             }
         });
+    }
+
+    /// Moves the state into host memory; returns the bytes moved, 0 where it is there already.
+    pub(super) fn rest(&mut self) -> usize {
+        self.resting = true;
+        self.slots.iter_mut().map(|slot| slot.place(Device::Cpu)).sum()
+    }
+
+    /// Moves the state to where the parameters are; returns the bytes moved.
+    pub(super) fn wake(&mut self) -> usize {
+        self.resting = false;
+        self.slots.iter_mut().map(|slot| slot.place(slot.parameter.device())).sum()
+    }
+
+    /// Bytes of the state: what a rest would move from a device of its own.
+    pub(super) fn state_bytes(&self) -> usize {
+        self.slots.iter().flat_map(Slot::state).map(bytes_of).sum()
     }
 
     /// Steps applied so far.
@@ -163,7 +210,6 @@ impl Gradients {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tch::Device;
     use training_gym_core::spec::LrDecayStyle;
 
     fn spec() -> OptimizerSpec {

@@ -12,13 +12,14 @@
 use std::path::{Path, PathBuf};
 
 use tch::{Device, Kind, Tensor, no_grad};
+use training_gym_core::spec::TopK;
 
 use super::error::Error;
 use super::micro_batch::MicroBatch;
 use super::packing;
-use super::seat::{Parked, bytes_of};
+use super::seat::{Parked, Seated, bytes_of};
 use super::taught::TeacherRows;
-use crate::batch::Rollout;
+use crate::batch::{Rollout, TrainBatch};
 use crate::model::{Checkpoint, LoadOptions, Model, ModelConfig};
 
 /// A teacher at rest.
@@ -31,14 +32,40 @@ pub struct CoTeacher {
     max_tokens: usize,
 }
 
-/// What a teacher left of a step's responses, in host memory.
+/// A teacher on the device, in the student's place.
+#[derive(Debug)]
+pub struct SeatedTeacher<'a> {
+    teacher: &'a CoTeacher,
+    model: Model,
+    _seated: Seated,
+}
+
+impl SeatedTeacher<'_> {
+    /// Its model, to draw responses with; whoever shares it lets go before the teacher leaves.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// Scores responses in packed passes.
+    ///
+    /// # Errors
+    /// [`Error::Token`] for an id it does not have.
+    pub fn score(&self, rollouts: &[Rollout]) -> Result<TeacherSignal, Error> {
+        self.teacher.check_tokens(rollouts)?;
+        Ok(no_grad(|| self.teacher.scored(&self.model, rollouts)))
+    }
+}
+
+/// What a teacher left of a step's responses, in host memory, or said of them over HTTP.
 #[derive(Debug)]
 pub struct TeacherSignal {
-    /// `[R, H]` or `[R, V]` of each sample.
+    /// `[M, H]`, `[M, V]` or, from a server, `[M, 2k + 1]` of each sample.
     samples: Vec<Tensor>,
     /// The output projection `[V, H]`, where hidden states were kept.
     weight: Option<Tensor>,
     pub(super) vocab: i64,
+    /// Where a server named likeliest tokens: what is learnt from them.
+    top: Option<TopK>,
 }
 
 impl CoTeacher {
@@ -78,16 +105,29 @@ impl CoTeacher {
     /// # Errors
     /// [`Error::Teacher`] when the weights cannot be read; [`Error::Token`] for an id it does not have.
     pub fn score(&self, student: &Parked<'_>, rollouts: &[Rollout]) -> Result<TeacherSignal, Error> {
+        self.check_tokens(rollouts)?;
+        self.sit(student)?.score(rollouts)
+    }
+
+    /// Reads the weights onto the device, where they stay until what is returned is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Teacher`] when the weights cannot be read.
+    pub fn sit(&self, student: &Parked<'_>) -> Result<SeatedTeacher<'_>, Error> {
+        let unusable = |source| Error::Teacher { folder: self.folder.clone(), source };
+        let model = Model::load(&self.folder, self.options).map_err(unusable)?;
+        let _seated = student.place().take(bytes_of(&model));
+        Ok(SeatedTeacher { teacher: self, model, _seated })
+    }
+
+    fn check_tokens(&self, rollouts: &[Rollout]) -> Result<(), Error> {
         for rollout in rollouts {
             let ids = rollout.prompt.prompt_ids.iter().chain(&rollout.response_ids);
             if let Some(&id) = ids.into_iter().find(|id| !(0..self.vocab).contains(*id)) {
                 return Err(Error::Token { id, vocab_size: self.vocab, sample: rollout.index });
             }
         }
-        let unusable = |source| Error::Teacher { folder: self.folder.clone(), source };
-        let model = Model::load(&self.folder, self.options).map_err(unusable)?;
-        let _seated = student.place().take(bytes_of(&model));
-        Ok(no_grad(|| self.scored(&model, rollouts)))
+        Ok(())
     }
 
     fn scored(&self, model: &Model, rollouts: &[Rollout]) -> TeacherSignal {
@@ -105,13 +145,13 @@ impl CoTeacher {
             let rows = rows.to_device(Device::Cpu);
             let mut start = 0;
             for rollout in rollouts {
-                let length = rollout.response_ids.len() as i64;
+                let length = rollout.drawn() as i64;
                 samples.push(rows.narrow(0, start, length));
                 start += length;
             }
         }
         let weight = hidden_is_smaller.then(|| kept(model.output_weight(), self.options.device));
-        TeacherSignal { samples, weight, vocab: self.vocab }
+        TeacherSignal { samples, weight, vocab: self.vocab, top: None }
     }
 }
 
@@ -121,9 +161,40 @@ fn kept(weight: &Tensor, device: Device) -> Tensor {
 }
 
 impl TeacherSignal {
+    /// From what a server said of a batch's responses; `vocab` is the student's.
+    ///
+    /// # Errors
+    /// [`Error::NoLikeliest`] where it named no tokens, or another number of them; [`Error::TeacherToken`]
+    /// for an id that the student does not have.
+    pub fn of_server(batch: &TrainBatch, spec: TopK, vocab: i64) -> Result<Self, Error> {
+        let answers = batch.rollouts().iter().zip(batch.scores()).map(|(rollout, score)| {
+            let sample = rollout.index;
+            let named = score.teacher_top.as_ref().zip(score.teacher_logprobs.as_ref());
+            let (top, own) = named.filter(|(top, _)| top.k() == spec.k).ok_or(Error::NoLikeliest { sample })?;
+            if let Some(&id) = top.ids().iter().find(|id| !(0..vocab).contains(*id)) {
+                return Err(Error::TeacherToken { id, vocab_size: vocab, sample });
+            }
+            let shape = [own.len() as i64, spec.k as i64];
+            let ids = Tensor::from_slice(top.ids()).view(shape).to_kind(Kind::Double);
+            let logprobs = Tensor::from_slice(top.logprobs()).view(shape).to_kind(Kind::Double);
+            let own = Tensor::from_slice(own).unsqueeze(1).to_kind(Kind::Double);
+            Ok(Tensor::cat(&[ids, logprobs, own], 1))
+        });
+        Ok(Self { samples: answers.collect::<Result<_, _>>()?, weight: None, vocab, top: Some(spec) })
+    }
+
     /// Whether logits were kept instead of hidden states.
     pub fn keeps_logits(&self) -> bool {
-        self.weight.is_none()
+        self.weight.is_none() && self.top.is_none()
+    }
+
+    /// What rows of it mean, with its projection on their device.
+    pub(super) fn teaching<'a>(&self, rows: &'a Tensor, weight: Option<&'a Tensor>) -> TeacherRows<'a> {
+        match (self.top, weight) {
+            (Some(spec), _) => TeacherRows::Likeliest { rows, spec },
+            (None, Some(weight)) => TeacherRows::Hidden { rows, weight },
+            (None, None) => TeacherRows::Logits { rows },
+        }
     }
 
     /// Bytes in host memory, the projection included.
@@ -144,14 +215,5 @@ impl TeacherSignal {
             return Tensor::zeros([0, 0], (Kind::Float, device));
         }
         Tensor::cat(&rows, 0).to_device(device)
-    }
-}
-
-impl<'a> TeacherRows<'a> {
-    pub(super) fn new(rows: &'a Tensor, weight: Option<&'a Tensor>) -> Self {
-        match weight {
-            Some(weight) => Self::Hidden { rows, weight },
-            None => Self::Logits { rows },
-        }
     }
 }

@@ -55,6 +55,28 @@ pub enum Error {
         /// Entries of the tokenizer.
         tokens: usize,
     },
+    /// A server that did not say which tokens it finds likeliest.
+    #[error(
+        "sample {sample}: the teacher's likeliest tokens (opd.top_k) are missing, or another number than asked for; \
+         launch a new run: this one's records are of another version or another recipe"
+    )]
+    NoLikeliest {
+        /// Which sample of the step.
+        sample: u64,
+    },
+    /// A likeliest token that the student does not know.
+    #[error(
+        "sample {sample}: the teacher finds token id {id} likely, which is outside the student's vocabulary of \
+         {vocab_size}; serve a teacher with the student's tokenizer"
+    )]
+    TeacherToken {
+        /// The id.
+        id: i64,
+        /// Entries of the student's vocabulary.
+        vocab_size: i64,
+        /// Which sample of the step.
+        sample: u64,
+    },
     /// Nothing to condition the first response token on.
     #[error("sample {sample}: its prompt has no token; a prompt needs at least one")]
     EmptyPrompt {

@@ -18,7 +18,7 @@ pub struct PolicyClip {
     pub dual: Option<f64>,
 }
 
-/// What [`policy_loss`] and [`cispo_loss`] give.
+/// What [`policy_loss`], [`cispo_loss`] and [`likelihood_loss`] give.
 #[derive(Debug)]
 pub struct PolicyTerms {
     /// `[n]`, differentiable.
@@ -54,6 +54,14 @@ pub fn cispo_loss(logprobs: &Tensor, old_logprobs: &Tensor, advantages: &Tensor,
     let ratio = (logprobs - old_logprobs).exp().detach();
     let cut = ratio.clamp(1.0 - clip.low, 1.0 + clip.high);
     PolicyTerms { loss: (&cut * advantages).neg() * logprobs, clipped: cut.not_equal_tensor(&ratio) }
+}
+
+/// `−A·logprobs`: where the advantages are 1, the negative log-likelihood of supervised fine-tuning.
+///
+/// # Shapes
+/// All `[n]`, float32.
+pub fn likelihood_loss(logprobs: &Tensor, advantages: &Tensor) -> PolicyTerms {
+    PolicyTerms { loss: advantages.neg() * logprobs, clipped: logprobs.zeros_like().to_kind(tch::Kind::Bool) }
 }
 
 /// The mean of each sequence's log-ratios, at each of its tokens (GSPO: Zheng et al., 2025, eq. 7).
@@ -189,6 +197,7 @@ impl Objective {
         let PolicyTerms { loss: policy, clipped } = match self.policy {
             PolicyLoss::TokenRatio => policy_loss(logprobs, old, advantages, &self.clip),
             PolicyLoss::Cispo => cispo_loss(logprobs, old, advantages, &self.clip),
+            PolicyLoss::Likelihood => likelihood_loss(logprobs, advantages),
             PolicyLoss::SequenceRatio => {
                 let lengths = tokens.lengths.as_ref().expect("a sequence's ratio needs whole sequences");
                 let means = sequence_means(&(logprobs - old), lengths);

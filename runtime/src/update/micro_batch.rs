@@ -5,16 +5,17 @@ use tch::{Device, Tensor};
 use crate::batch::Rollout;
 
 /// Samples end to end. Each is its prompt and response without the last token, which predicts
-/// nothing; the rows that carry loss are those that predict response tokens.
+/// nothing; the rows that carry loss are those that predict tokens the student drew: those it was told
+/// are computed with, and nothing else.
 #[derive(Debug)]
 pub(super) struct MicroBatch {
     /// `[T]` int64.
     pub(super) input_ids: Tensor,
     /// Tokens of each sample; they sum to `T`.
     pub(super) lengths: Vec<usize>,
-    /// `[N]` int64: positions in the pack that predict response tokens.
+    /// `[N]` int64: positions in the pack that predict drawn tokens.
     pub(super) rows: Tensor,
-    /// `[N]` int64: the response tokens.
+    /// `[N]` int64: the drawn tokens.
     pub(super) targets: Tensor,
     /// `[N]` float32: the engine's log-probabilities.
     pub(super) old_logprobs: Tensor,
@@ -22,7 +23,7 @@ pub(super) struct MicroBatch {
     pub(super) advantages: Tensor,
     /// `[N]` float32: what each token weighs in the loss.
     pub(super) weights: Tensor,
-    /// Response tokens of each sample; they sum to `N`.
+    /// Drawn tokens of each sample; they sum to `N`.
     pub(super) responses: Vec<usize>,
 }
 
@@ -32,7 +33,7 @@ impl MicroBatch {
         rollout.prompt.prompt_ids.len() + rollout.response_ids.len() - 1
     }
 
-    /// Packs samples: rollout, advantages `[R]`, and what each of its tokens weighs.
+    /// Packs samples: rollout, advantages `[M]`, and what each of its tokens weighs.
     pub(super) fn new<'a>(samples: impl Iterator<Item = (&'a Rollout, &'a Vec<f32>, f64)>) -> Self {
         let (mut ids, mut lengths, mut rows, mut targets) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let (mut old, mut advantages, mut weights) = (Vec::new(), Vec::new(), Vec::new());
@@ -43,12 +44,16 @@ impl MicroBatch {
             ids.extend_from_slice(&rollout.prompt.prompt_ids);
             ids.extend_from_slice(&response[..response.len() - 1]);
             lengths.push(Self::input_length(rollout));
-            responses.push(response.len());
-            rows.extend(first..first + response.len() as i64);
-            targets.extend_from_slice(response);
+            let drawn = rollout.drawn();
+            responses.push(drawn);
+            let places = (first..).zip(response).zip(&rollout.response_mask).filter(|(_, drawn)| **drawn);
+            for ((row, &target), _) in places {
+                rows.push(row);
+                targets.push(target);
+            }
             old.extend_from_slice(&rollout.rollout_logprobs);
             advantages.extend_from_slice(advantage);
-            weights.extend(std::iter::repeat_n(weight as f32, response.len()));
+            weights.extend(std::iter::repeat_n(weight as f32, drawn));
         }
         Self {
             input_ids: Tensor::from_slice(&ids),
@@ -64,7 +69,7 @@ impl MicroBatch {
 
     /// Packs samples that are only scored.
     pub(super) fn of_rollouts(rollouts: &[Rollout]) -> Self {
-        let none: Vec<Vec<f32>> = rollouts.iter().map(|rollout| vec![0.0; rollout.response_ids.len()]).collect();
+        let none: Vec<Vec<f32>> = rollouts.iter().map(|rollout| vec![0.0; rollout.drawn()]).collect();
         Self::new(rollouts.iter().zip(&none).map(|(rollout, none)| (rollout, none, 0.0)))
     }
 

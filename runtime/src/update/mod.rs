@@ -10,9 +10,11 @@
 //! | [`loss`] | policy clip, KL estimators, entropy bonus: per token |
 //! | [`head`] | the output projection and its gradient, a chunk of rows at a time |
 //! | [`divergence`], [`taught`] | whole distributions: the student's beside the teacher's |
+//! | [`top_k`] | the same where a server named its likeliest tokens only |
 //! | [`token_stats`] | what a position looks like: entropies, Jensen–Shannon |
 //! | [`selection`] | which tokens are worth learning from; `scoring`: what that is judged by |
 //! | `co_teacher`, `seat` | a teacher that shares the device, in turn with the student |
+//! | `offload` | what rests in host memory while nobody computes with it |
 //! | `pass` | one global batch, forward and back |
 //! | [`packing`] | which samples are computed together; what a token weighs |
 //! | [`adamw`] | the optimizer and gradients |
@@ -30,6 +32,7 @@ mod error;
 pub mod head;
 pub mod loss;
 mod micro_batch;
+mod offload;
 pub mod packing;
 mod pass;
 pub mod schedule;
@@ -41,19 +44,21 @@ pub mod taught;
 #[cfg(test)]
 mod tests;
 pub mod token_stats;
+pub mod top_k;
 
 use std::path::Path;
 
 use tch::Device;
 use training_gym_core::health::quantile;
-use training_gym_core::spec::{Divergence, TokenSelection, UpdateSpec};
+use training_gym_core::spec::{Divergence, MemorySpec, TokenSelection, UpdateSpec};
 
 use crate::batch::{Rollout, TrainBatch, UpdateReport};
 use crate::model::Model;
 use adamw::AdamW;
-pub use co_teacher::{CoTeacher, TeacherSignal};
+pub use co_teacher::{CoTeacher, SeatedTeacher, TeacherSignal};
 pub use error::Error;
 use loss::Objective;
+pub use offload::Moves;
 use pass::Sums;
 use seat::Seated;
 pub use seat::{Parked, Seat};
@@ -76,9 +81,15 @@ pub struct Updater {
     seat: Seat,
     /// `None` while parked.
     seated: Option<Seated>,
+    memory: MemorySpec,
+    moves: Moves,
+    /// Where the student belongs, while it rests in host memory.
+    home: Option<Device>,
 }
 
-/// What is learnt from a co-resident teacher.
+/// What is learnt from a teacher's distributions.
+///
+/// With likeliest tokens from a server, what is minimised goes with them ([`TeacherSignal::of_server`]).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Distillation {
     /// What is minimised.
@@ -120,6 +131,9 @@ impl Updater {
             distillation: None,
             rewarded: true,
             seated: Some(seat.take(seat::bytes_of(&model))),
+            memory: MemorySpec::default(),
+            moves: Moves::default(),
+            home: None,
             seat,
             model,
             spec,
@@ -170,10 +184,16 @@ impl Updater {
 
     /// Moves weights, optimizer and reference. What shared their memory shares it no more.
     fn relocate(&mut self, device: Device) {
+        self.relocate_weights(device, true);
+        if !self.memory.param_offload {
+            self.reference = self.reference.as_ref().map(|reference| reference.copy_to(device));
+        }
+    }
+
+    fn relocate_weights(&mut self, device: Device, with_state: bool) {
         self.model = self.model.copy_to(device);
         self.model.set_requires_grad(true);
-        self.optimizer.relocate(self.model.parameters());
-        self.reference = self.reference.as_ref().map(|reference| reference.copy_to(device));
+        self.optimizer.relocate(self.model.parameters(), with_state);
     }
 
     /// Updates the weights with one rollout: an optimizer step for every `global_batch_size`
@@ -190,7 +210,7 @@ impl Updater {
         self.update(batch, None)
     }
 
-    /// As [`apply`](Self::apply), with what a co-resident teacher left of the batch's responses.
+    /// As [`apply`](Self::apply), with what a teacher left of the batch's responses.
     ///
     /// # Errors
     /// As [`apply`](Self::apply).
@@ -204,13 +224,16 @@ impl Updater {
 
     fn update(&mut self, batch: &TrainBatch, signal: Option<&TeacherSignal>) -> Result<UpdateReport, Error> {
         self.check_tokens(batch.rollouts())?;
+        if self.objective.kl.is_some() {
+            self.wake_reference();
+        }
         let samples = batch.rollouts().len();
         let mut report = UpdateReport::default();
         let (mut gap, mut taught, mut seen) = (None, Sums::default(), 0.0);
         for start in (0..samples).step_by(self.spec.global_batch_size) {
             let end = samples.min(start + self.spec.global_batch_size);
             let kept: Vec<usize> = (start..end).filter(|&sample| batch.weights()[sample] > 0.0).collect();
-            let tokens: usize = kept.iter().map(|&sample| batch.rollouts()[sample].response_ids.len()).sum();
+            let tokens: usize = kept.iter().map(|&sample| batch.rollouts()[sample].drawn()).sum();
             if tokens == 0 {
                 continue;
             }
@@ -223,6 +246,7 @@ impl Updater {
                 continue;
             }
             report.lr = schedule::learning_rate(&self.spec.optimizer, self.optimizer.steps() + 1);
+            self.wake_optimizer();
             self.optimizer.step(gradients, report.lr);
             report.updates += 1;
             report.loss += sums.loss;
@@ -237,6 +261,7 @@ impl Updater {
             report.scoring_seconds += sums.scoring_seconds;
             seen += tokens;
         }
+        self.rest();
         report.logprob_gap = gap.unwrap_or_default();
         let applied = report.updates.max(1) as f64;
         for mean in [&mut report.loss, &mut report.clip_fraction, &mut report.entropy, &mut report.grad_norm] {

@@ -13,7 +13,7 @@ use super::scoring::Chosen;
 use super::taught::{Taught, TeacherRows};
 use super::{Updater, packing};
 use crate::batch::{Rollout, TrainBatch};
-use crate::model::Model;
+use crate::model::{Model, Recomputed};
 
 /// Sums over the tokens of one optimizer step, in float64.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -66,6 +66,36 @@ impl Whole {
     }
 }
 
+/// A micro-batch on its way through the layers.
+enum Forward<'a> {
+    /// With all activations.
+    Traced(Tensor),
+    /// With each layer's input.
+    Recomputed(Recomputed<'a>),
+}
+
+impl Forward<'_> {
+    /// `[N, H]`, without gradients.
+    fn hidden(&self) -> Tensor {
+        match self {
+            Self::Traced(hidden) => hidden.detach(),
+            Self::Recomputed(again) => again.hidden().shallow_clone(),
+        }
+    }
+
+    fn backward(self, hidden_grad: &Tensor, parameters: &[(String, Tensor)], gradients: &mut Gradients) {
+        match self {
+            Self::Traced(hidden) => {
+                let carried_on = (hidden * hidden_grad).sum(None);
+                let inputs: Vec<&Tensor> = parameters.iter().map(|(_, parameter)| parameter).collect();
+                let grads = Tensor::run_backward(&[&carried_on], &inputs, false, false);
+                grads.into_iter().enumerate().for_each(|(index, grad)| gradients.add(index, grad));
+            }
+            Self::Recomputed(again) => again.backward(hidden_grad, |index, grad| gradients.add(index, grad)),
+        }
+    }
+}
+
 /// What one micro-batch came to, beside its gradients.
 struct Found {
     /// The six first of [`Sums`], float32.
@@ -95,7 +125,7 @@ impl Updater {
         }
         let loss_tokens: Vec<usize> = match &chosen {
             Some(chosen) => places.iter().map(|&place| chosen.rows[place].len()).collect(),
-            None => kept.iter().map(|&sample| rollouts[sample].response_ids.len()).collect(),
+            None => kept.iter().map(|&sample| rollouts[sample].drawn()).collect(),
         };
         // Relative to each other: their mean is 1, whatever they are.
         let mean = kept.iter().map(|&sample| batch.weights()[sample]).sum::<f64>() / kept.len() as f64;
@@ -123,7 +153,7 @@ impl Updater {
             let micro = micro.to_device(device);
             let rows = rows.map(|rows| rows.to_device(device));
             let taught = signal.zip(rows.as_ref());
-            let taught = taught.map(|(it, rows)| (TeacherRows::new(rows, teacher_weight.as_ref()), it.vocab));
+            let taught = taught.map(|(it, rows)| (it.teaching(rows, teacher_weight.as_ref()), it.vocab));
             let found = self.backward(&micro, taught, &mut gradients);
             sums.push(found.sums);
             log_ratios.extend(found.log_ratios.iter().flat_map(on_host));
@@ -150,9 +180,18 @@ impl Updater {
         Some((gradients, sums))
     }
 
+    /// The hidden states of a micro-batch, and the way back from them.
+    fn forward(&self, micro: &MicroBatch) -> Forward<'_> {
+        let (ids, lengths, rows) = (&micro.input_ids, &micro.lengths, &micro.rows);
+        match self.memory.gradient_checkpointing {
+            true => Forward::Recomputed(self.model.hidden_rows_recomputed(ids, lengths, rows)),
+            false => Forward::Traced(self.model.hidden_rows(ids, lengths, rows)),
+        }
+    }
+
     /// Adds one micro-batch's gradients.
     fn backward(&self, micro: &MicroBatch, taught: Option<(TeacherRows<'_>, i64)>, gradients: &mut Gradients) -> Found {
-        let hidden = self.model.hidden_rows(&micro.input_ids, &micro.lengths, &micro.rows);
+        let forward = self.forward(micro);
         let tokens =
             Tokens {
                 old_logprobs: micro.old_logprobs.shallow_clone(),
@@ -166,7 +205,7 @@ impl Updater {
         let parameters = self.model.parameters();
         let output = self.model.output_weight().detach();
         let head = self.head(&output);
-        let detached = hidden.detach();
+        let detached = forward.hidden();
         let rows = Rows { hidden: &detached, targets: &micro.targets, entropy: self.objective.needs_entropy() };
         let began = Instant::now();
         let whole = (self.rewarded && self.objective.needs_sequences()).then(|| self.whole(&head, &rows, &tokens));
@@ -198,11 +237,7 @@ impl Updater {
             terms.map(|terms| terms.loss)
         });
         let head_seconds = began.elapsed().as_secs_f64();
-        let carried_on = (hidden * hidden_grad).sum(None);
-        let inputs: Vec<&Tensor> = parameters.iter().map(|(_, parameter)| parameter).collect();
-        for (index, grad) in Tensor::run_backward(&[&carried_on], &inputs, false, false).into_iter().enumerate() {
-            gradients.add(index, grad);
-        }
+        forward.backward(&hidden_grad, parameters, gradients);
         let sums = no_grad(|| Tensor::stack(&sums, 0).sum_dim_intlist([0i64].as_slice(), false, None));
         Found { sums, log_ratios, head_seconds }
     }
@@ -219,11 +254,12 @@ impl Updater {
         Whole { terms, slopes }
     }
 
-    /// log π of each response id under the starting weights, `[R]` a sample.
+    /// log π of each drawn id under the starting weights, `[M]` a sample.
     ///
     /// # Panics
     /// When they were not kept ([`with_reference`](Self::with_reference)).
-    pub fn reference_logprobs(&self, rollouts: &[Rollout]) -> Vec<Vec<f32>> {
+    pub fn reference_logprobs(&mut self, rollouts: &[Rollout]) -> Vec<Vec<f32>> {
+        self.wake_reference();
         let lengths: Vec<usize> = rollouts.iter().map(MicroBatch::input_length).collect();
         let mut all = Vec::with_capacity(rollouts.len());
         for part in packing::micro_batches(&lengths, self.spec.max_tokens_per_gpu) {
@@ -233,11 +269,12 @@ impl Updater {
             let scored = Vec::<f32>::try_from(scored.to_device(tch::Device::Cpu)).expect("a list of numbers");
             let mut rest = scored.as_slice();
             for rollout in rollouts {
-                let (mine, others) = rest.split_at(rollout.response_ids.len());
+                let (mine, others) = rest.split_at(rollout.drawn());
                 all.push(mine.to_vec());
                 rest = others;
             }
         }
+        self.rest();
         all
     }
 

@@ -8,7 +8,7 @@ use super::co_teacher::TeacherSignal;
 use super::head::{OutputHead, Rows};
 use super::micro_batch::MicroBatch;
 use super::selection::{TokenStats, select};
-use super::taught::{RowStats, Taught, TeacherRows};
+use super::taught::{RowStats, Taught};
 use super::{Distillation, Updater, packing};
 use crate::batch::TrainBatch;
 
@@ -17,7 +17,7 @@ const CHUNK: usize = 256;
 
 /// The chosen tokens, and what was seen of all of them on the way.
 pub(super) struct Chosen {
-    /// Of each sample, ascending positions in its response.
+    /// Of each sample, ascending positions among its drawn tokens.
     pub(super) rows: Vec<Vec<i64>>,
     /// Σ −log π over all tokens.
     pub(super) surprisal: f64,
@@ -50,7 +50,7 @@ impl Updater {
                 let chunk_size = self.spec.logits_chunk_size.min(CHUNK);
                 let head = OutputHead { weight: &output, temperature: self.temperature, chunk_size };
                 let taught = Taught {
-                    rows: TeacherRows::new(&taught_rows, teacher_weight.as_ref()),
+                    rows: signal.teaching(&taught_rows, teacher_weight.as_ref()),
                     vocab: signal.vocab,
                     temperature: self.temperature,
                     divergence: Divergence::ReverseKl,
@@ -67,7 +67,7 @@ impl Updater {
             gap += logprobs.iter().zip(old).map(|(ours, &theirs)| (ours - f64::from(theirs)).abs()).sum::<f64>();
             extend(&mut stats, &found, signal.vocab);
         }
-        let responses: Vec<usize> = kept.iter().map(|&sample| rollouts[sample].response_ids.len()).collect();
+        let responses: Vec<usize> = kept.iter().map(|&sample| rollouts[sample].drawn()).collect();
         let seed = mixed(distillation.seed.wrapping_add(GAMMA.wrapping_mul(self.optimizer.steps() + 1)));
         Chosen { rows: select(selection, &stats, &responses, seed), surprisal, gap }
     }

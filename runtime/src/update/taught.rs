@@ -1,10 +1,11 @@
 //! A teacher's distributions at the rows that carry loss, a chunk at a time.
 
 use tch::{Kind, Tensor, no_grad};
-use training_gym_core::spec::Divergence;
+use training_gym_core::spec::{Divergence, TopK};
 
 use super::divergence::{RowDivergence, divergence, divergence_values};
 use super::head::{OutputHead, Rows};
+use super::top_k::{Likeliest, top_k_divergence};
 
 /// What a teacher left behind for some rows.
 #[derive(Debug)]
@@ -21,6 +22,13 @@ pub enum TeacherRows<'a> {
         /// `[N, V]`.
         rows: &'a Tensor,
     },
+    /// Its likeliest tokens, from a server.
+    Likeliest {
+        /// `[N, 2k + 1]` float64: k ids, their log-probabilities, and the target's own.
+        rows: &'a Tensor,
+        /// What is learnt from them.
+        spec: TopK,
+    },
 }
 
 /// How rows are taught.
@@ -30,7 +38,8 @@ pub struct Taught<'a> {
     pub rows: TeacherRows<'a>,
     /// Vocabulary entries both sides have: padding beyond them is cut off, on both.
     pub vocab: i64,
-    /// Logits are divided by it, the teacher's like the student's. > 0.
+    /// Logits are divided by it, the teacher's like the student's. > 0. A server's likeliest tokens are
+    /// those of temperature 1.
     pub temperature: f64,
     /// What is minimised.
     pub divergence: Divergence,
@@ -72,8 +81,17 @@ impl Taught<'_> {
     pub(super) fn chunk(&self, student: &Tensor, targets: &Tensor, start: i64) -> (TaughtScores, Tensor) {
         no_grad(|| {
             let length = student.size()[0];
-            let teacher = self.log_probs(start, length);
             let weights = self.weights.narrow(0, start, length);
+            if let TeacherRows::Likeliest { rows, spec } = &self.rows {
+                let (rows, k) = (rows.narrow(0, start, length), spec.k as i64);
+                let ids = rows.narrow(1, 0, k).to_kind(Kind::Int64);
+                let named = Likeliest { ids: &ids, logprobs: &rows.narrow(1, k, k) };
+                let RowDivergence { values, mut grad } = top_k_divergence(&named, student, spec);
+                let _ = grad.g_mul_(&weights.unsqueeze(1));
+                let teacher_logprobs = rows.select(1, 2 * k).to_kind(Kind::Float);
+                return (TaughtScores { divergence: values, weights, teacher_logprobs }, grad);
+            }
+            let teacher = self.log_probs(start, length);
             let RowDivergence { values, mut grad } = divergence(&teacher, &self.common(student), self.divergence);
             let _ = grad.g_mul_(&weights.unsqueeze(1));
             let teacher_logprobs = teacher.gather(1, &targets.unsqueeze(1), false).squeeze_dim(1);
@@ -83,6 +101,9 @@ impl Taught<'_> {
 
     /// What each row looks like, without gradients and a chunk at a time; `forward_kl` and `jsd` where
     /// asked for, or 0.
+    ///
+    /// # Panics
+    /// For a server's likeliest tokens: they are not the whole distributions that tokens are ranked by.
     pub fn stats(&self, head: &OutputHead<'_>, rows: &Rows<'_>, (forward_kl, jsd): (bool, bool)) -> RowStats {
         no_grad(|| {
             let mut columns: [Vec<Tensor>; 5] = Default::default();
@@ -124,6 +145,7 @@ impl Taught<'_> {
                 let rows = rows.narrow(0, start, length).narrow(1, 0, self.vocab);
                 rows.to_device(self.weights.device()).to_kind(Kind::Float)
             }
+            TeacherRows::Likeliest { .. } => panic!("a server's likeliest tokens are no whole distribution"),
         };
         // Not in place: they may be those that are kept.
         let logits = if self.temperature == 1.0 { logits } else { logits / self.temperature };

@@ -5,6 +5,8 @@
 //! | [`ids`] | names that are made once: runs, deployments, content hashes, weight versions |
 //! | [`spec`] | what *will* happen: [`spec::RunSpec`] and [`spec::ServeSpec`], the only things a job reads |
 //! | [`sample`] | one scored response, as a reward function sees it |
+//! | [`episode`] | a response of several turns: turns, observations |
+//! | [`tool_call`] | tool calls as models write them, parsed in one place |
 //! | [`record`] | what a run writes about itself: status, metrics, rollouts |
 //! | [`wire`] | SGLang's `/generate` contract and the teacher's answer, parsed in one place |
 //! | [`worker`] | the reward worker's protocol |
@@ -19,6 +21,7 @@
 
 mod chain;
 pub mod checkpoint;
+pub mod episode;
 pub mod health;
 pub mod ids;
 pub mod record;
@@ -27,6 +30,7 @@ pub mod spec;
 pub mod splitmix;
 pub mod store;
 pub mod stored;
+pub mod tool_call;
 pub mod wire;
 pub mod worker;
 

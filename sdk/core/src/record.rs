@@ -3,8 +3,10 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::episode::EpisodeRecord;
 use crate::ids::WeightVersion;
 use crate::sample::{FinishReason, Prompt};
+use crate::wire::teacher::TopLogprobs;
 
 /// Exit code of what stopped because it was asked to (128 + SIGTERM, as shells count).
 pub const STOPPED: u8 = 143;
@@ -135,7 +137,8 @@ pub struct StepMetrics {
     pub loss: f64,
     /// Share of tokens the clip cut.
     pub clip_fraction: f64,
-    /// Mean |log π_trainer − log π_engine| of sampled tokens: what separates the two forward passes.
+    /// Mean |log π_trainer − log π_engine| of sampled tokens: what separates the two forward passes; 0
+    /// where the student did not draw them.
     pub logprob_gap: f64,
     /// Gradient norm before clipping, mean of the step's optimizer steps.
     pub grad_norm: f64,
@@ -173,6 +176,49 @@ pub struct StepMetrics {
     /// What tells whether the run is well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<Health>,
+    /// What the step did without, where the recipe asks for any of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<StepMemory>,
+    /// Of responses of several turns.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub multi_turn: Option<MultiTurn>,
+}
+
+/// Memory that was given up for time in one step, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StepMemory {
+    /// Key-value cache after the last response was drawn.
+    pub cache_bytes: u64,
+    /// Of it, given back before the update.
+    pub cache_freed_bytes: u64,
+    /// Weights and optimizer state moved between the device and host memory, both ways. On a CPU, whose
+    /// memory is the host's, 0: nothing is moved.
+    pub moved_bytes: u64,
+    /// Seconds of the moves.
+    pub move_seconds: f64,
+}
+
+/// What a step's responses of several turns are made of.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MultiTurn {
+    /// Tokens the model drew: those of mask 1.
+    #[serde(rename = "tool_mask/llm_tokens")]
+    pub llm_tokens: u64,
+    /// Tokens of tools, environment and template: those of mask 0.
+    #[serde(rename = "tool_mask/tool_tokens")]
+    pub tool_tokens: u64,
+    /// Their share of all response tokens.
+    #[serde(rename = "tool_mask/tool_ratio")]
+    pub tool_ratio: f64,
+    /// Mean turns of the model in a response.
+    #[serde(rename = "num_turns/mean")]
+    pub turns_mean: f64,
+    /// Fewest.
+    #[serde(rename = "num_turns/min")]
+    pub turns_min: u64,
+    /// Most.
+    #[serde(rename = "num_turns/max")]
+    pub turns_max: u64,
 }
 
 /// Whether a run is well, in numbers; [`crate::health`] says what they mean.
@@ -240,11 +286,21 @@ pub struct RolloutRecord {
     pub response: String,
     /// Its ids.
     pub response_ids: Vec<i64>,
-    /// log π of each response id under the engine that drew it.
-    pub rollout_logprobs: Vec<f32>,
-    /// log π_teacher of each response id.
+    /// 1 for each response id that the model drew, 0 for one that it was told; absent where it drew all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub teacher_logprobs: Option<Vec<f32>>,
+    pub response_mask: Option<Vec<u8>>,
+    /// log π of each response id under the engine that drew it; `None` where none did (mask 0); 0 for a
+    /// dataset's, which were given.
+    pub rollout_logprobs: Vec<Option<f32>>,
+    /// log π_teacher of each response id; `None` where the model did not draw it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub teacher_logprobs: Option<Vec<Option<f32>>>,
+    /// The teacher's likeliest tokens at each position that the model drew, where they are learnt from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub teacher_top: Option<TopLogprobs>,
+    /// The turns, of a response of several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub episode: Option<EpisodeRecord>,
     /// Why it ended.
     pub finish_reason: FinishReason,
     /// Its grade.

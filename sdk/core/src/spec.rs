@@ -13,13 +13,20 @@ use crate::ids::{AppName, ContentHash, RunId};
 pub use crate::stored::StoredModel;
 
 mod distill;
+mod environment;
+mod memory;
 mod method;
+mod source;
 
-pub use distill::{DistillSpec, Divergence, DivergenceSwitch, SelectionRule, TokenSelection};
+pub use crate::tool_call::ToolFormat;
+pub use distill::{DistillSpec, Divergence, DivergenceSwitch, SelectionRule, TokenSelection, TopK};
+pub use environment::EnvironmentSpec;
+pub use memory::MemorySpec;
 pub use method::{
     AdvantageEstimator, AdvantageSpec, KlLossSpec, KlLossType, KlRewardSpec, LossAggregation, OverlongSpec, PassRate,
     PolicyLoss, SampleWeighting,
 };
+pub use source::ResponseSource;
 
 /// A [`RunSpec`] as it is stored: the version is part of the document.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -61,10 +68,19 @@ pub struct RunSpec {
     pub node: NodeSpec,
     /// Variables the job is started with.
     pub environment: BTreeMap<String, String>,
+    /// What memory it does without.
+    #[serde(default, skip_serializing_if = "MemorySpec::is_none")]
+    pub memory: MemorySpec,
     /// Rollout steps in the whole run, ≥ 1.
     pub num_rollout: u64,
     /// The one seed all randomness of the run derives from.
     pub seed: u64,
+    /// Whose responses are learnt from.
+    #[serde(default, skip_serializing_if = "ResponseSource::is_student")]
+    pub responses: ResponseSource,
+    /// The environment that responses of several turns are drawn in; `None` draws one turn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout_environment: Option<EnvironmentSpec>,
 }
 
 /// A model on disk: a Hugging Face folder.
@@ -195,7 +211,7 @@ impl Default for EngineSpec {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RewardSpec {
-    /// Name of the `#[training_gym::reward]` function.
+    /// Name of the `#[training_gym::reward]` function, or of the rollout environment whose reward it is.
     pub function: String,
     /// Name of the group-level function that turns samples into rewards, if any.
     pub post_process: Option<String>,
@@ -277,7 +293,7 @@ pub struct TeacherSpec {
     pub token: Option<SecretRef>,
     /// Its dialect.
     pub dialect: TeacherDialect,
-    /// λ in `A_t = A_t^GRPO − λ·(log π_student − log π_teacher)`.
+    /// λ in `A_t = A_t^GRPO − λ·(log π_student − log π_teacher)`; with `top_k`, the divergence's weight.
     pub opd_kl_coef: f64,
     /// |log π_student − log π_teacher| of a token is clamped to this, and counted; `None` is unclamped.
     pub log_ratio_clamp: Option<f64>,
@@ -287,6 +303,9 @@ pub struct TeacherSpec {
     pub batch_size: usize,
     /// Seconds one request may take.
     pub timeout_secs: f64,
+    /// Learn from the likeliest tokens of each position, in place of the advantage's term.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub top_k: Option<TopK>,
 }
 
 /// How the learning rate moves after its warm-up.

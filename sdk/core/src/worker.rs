@@ -6,6 +6,11 @@
 //! | `GET /functions` | | [`Functions`] |
 //! | `POST /reward/NAME` | [`Sample`] | [`RewardReply`] |
 //! | `POST /post-process/NAME` | `[Sample]` of the whole step, in order | [`PostProcessReply`] |
+//! | `POST /environment/NAME/step` | [`StepRequest`] | [`StepReply`] |
+//! | `POST /environment/NAME/reward` | [`EpisodeReward`] | [`RewardReply`] |
+//!
+//! Requests of an environment carry all turns of their episode, so a worker that does not have it (a new
+//! one, say) makes it again and steps it through those it has not seen.
 //!
 //! A function that fails or panics answers 200 with [`RewardReply::Failed`]: the request worked,
 //! the function did not. An unknown name is 404.
@@ -13,6 +18,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::episode::{Episode, Observation, Turn};
 use crate::sample::Sample;
 
 /// Tells a program built on `#[training_gym::main]` which part it plays; its value is
@@ -30,6 +36,49 @@ pub struct Functions {
     pub rewards: Vec<String>,
     /// Names of group-level functions.
     pub post_processes: Vec<String>,
+    /// Names of rollout environments.
+    #[serde(default)]
+    pub environments: Vec<String>,
+}
+
+/// The request body of `POST /environment/NAME/step`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StepRequest {
+    /// Which episode.
+    pub episode: Episode,
+    /// All turns so far; the last one is asked about. Not empty.
+    pub turns: Vec<Turn>,
+    /// Characters the answer may have.
+    pub limit: usize,
+}
+
+/// An environment's answer to a turn.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "kebab-case")]
+pub enum StepReply {
+    /// What it said.
+    Observed {
+        /// Cut to the request's limit.
+        observation: Observation,
+    },
+    /// It returned an error or panicked, making the episode or stepping it.
+    Failed {
+        /// Its message.
+        message: String,
+        /// Whether it panicked.
+        panicked: bool,
+    },
+}
+
+/// The request body of `POST /environment/NAME/reward`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EpisodeReward {
+    /// Which episode.
+    pub episode: Episode,
+    /// All turns.
+    pub turns: Vec<Turn>,
+    /// The whole response.
+    pub sample: Sample,
 }
 
 /// A reward function's answer.

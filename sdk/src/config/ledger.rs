@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use training_gym_core::spec::{
-    AdvantageEstimator, Divergence, Dtype, KlLossType, LossAggregation, LrDecayStyle, PolicyLoss, SampleWeighting,
-    SelectionRule, TeacherDialect, TokenSelection,
+    AdvantageEstimator, Divergence, Dtype, KlLossType, LossAggregation, LrDecayStyle, PolicyLoss, ResponseSource,
+    SampleWeighting, SelectionRule, TeacherDialect, TokenSelection, ToolFormat, TopK,
 };
 
 use super::{Explanation, Model, Origin, Problem, Recipe, Setting};
@@ -146,6 +146,11 @@ shown! {
     Vec<i64>: |value| if value.is_empty() { "none".to_owned() } else { format!("{value:?}") };
     KlLossType: |value| named(value);
     PolicyLoss: |value| named(value);
+    ResponseSource: |value| match value {
+        ResponseSource::Column { name } => format!("the dataset's column {name:?}"),
+        ResponseSource::Recorded { run_id } => format!("recorded by run {run_id}"),
+        other => named(other),
+    };
     Divergence: |value| match value {
         Divergence::Jsd { beta } => format!("jsd, beta {beta:?}"),
         Divergence::AdaptiveKl { head } => format!("adaptive_kl, head {head:?}"),
@@ -155,6 +160,10 @@ shown! {
         SampleWeighting::Paced { alpha, beta, .. } => format!("paced, p^{alpha:?} · (1 − p)^{beta:?}"),
         SampleWeighting::HardFilter { low, high, .. } => format!("hard-filter, {low:?} < p < {high:?}"),
         SampleWeighting::Reward { beta } => format!("reward, beta {beta:?}"),
+    };
+    TopK: |value| {
+        let tail = if value.tail { "and a tail" } else { "without a tail" };
+        format!("{} tokens {tail}, {}", value.k, value.divergence.shown())
     };
     TokenSelection: |value| {
         let cut = |quantile: &Option<f64>| quantile.map_or("uncut".to_owned(), |at| format!("cut at {at:?}"));
@@ -177,6 +186,7 @@ shown! {
     LrDecayStyle: |value| named(value);
     Dtype: |value| named(value);
     TeacherDialect: |value| named(value);
+    ToolFormat: |value| named(value);
     AdvantageEstimator: |value| match value {
         AdvantageEstimator::GroupRelative { normalize_std: true } => "group-relative, over the group's std".to_owned(),
         AdvantageEstimator::GroupRelative { normalize_std: false } => "group-relative".to_owned(),

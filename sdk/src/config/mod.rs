@@ -39,6 +39,7 @@ pub use response::ParsedResponse;
 pub use train::{Facts, Resolve, TrainConfig, resolve};
 pub use training_gym_core::spec::{
     AdvantageEstimator, Divergence, DivergenceSwitch, Dtype, Egress, KlLossType, LossAggregation, LrDecayStyle,
-    PassRate, PolicyLoss, SampleWeighting, SelectionRule, TeacherDialect, TokenSelection,
+    PassRate, PolicyLoss, ResponseSource, SampleWeighting, SelectionRule, TeacherDialect, TokenSelection, ToolFormat,
+    TopK,
 };
 pub use values::{ChatTemplateKwargs, Environment, ExtraConfig};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use training_gym_core::spec::{
-    Divergence, DivergenceSwitch, SecretRef, SelectionRule, TeacherDialect, TeacherSpec, TokenSelection,
+    Divergence, DivergenceSwitch, SecretRef, SelectionRule, TeacherDialect, TeacherSpec, TokenSelection, TopK,
 };
 
 use super::Model;
@@ -40,9 +40,10 @@ pub struct CoResident {
     pub selection: Option<TokenSelection>,
 }
 
-/// On-policy distillation, in one of two forms. From a teacher behind a URL, each token's advantage
+/// On-policy distillation, in one of three forms. From a teacher behind a URL, each token's advantage
 /// loses `opd_kl_coef · (log π_student − log π_teacher)`; from a co-resident one, the loss gains
-/// `opd_kl_coef` times a divergence between whole distributions.
+/// `opd_kl_coef` times a divergence between whole distributions; from one behind a URL with
+/// [`top_k`](Self::top_k), the same between distributions over its k likeliest tokens and a tail.
 ///
 /// Defaults: `opd_kl_coef` 1; behind a URL `log_ratio_clamp` 10, 4 requests of 16 sequences in flight,
 /// 300 seconds for each; co-resident the reverse KL.
@@ -51,6 +52,7 @@ pub struct CoResident {
 /// use training_gym::config::{Divergence, Opd, models};
 /// let _ = Opd { opd_kl_coef: 0.5, ..Opd::to_url("https://teacher.example/generate").token_env("TEACHER_TOKEN") };
 /// let _ = Opd::co_resident(models::QWEN3_8B).divergence(Divergence::Jsd { beta: 0.5 });
+/// let _ = Opd::to_url("https://teacher.example/generate").top_k(64);
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Opd {
@@ -69,6 +71,9 @@ pub struct Opd {
     pub batch_size: usize,
     /// What one request may take before it is tried again.
     pub timeout: Duration,
+    /// Learn from so many of the likeliest tokens of each position, from a teacher behind a URL, in place
+    /// of the advantage's term; `None` is the sampled token alone.
+    pub top_k: Option<TopK>,
 }
 
 impl Opd {
@@ -86,11 +91,20 @@ impl Opd {
         Self { co_resident: Some(co_resident), ..Self::from(Teacher::new("")) }
     }
 
-    /// Says what a co-resident teacher's distributions are compared by. A teacher behind a URL sends
-    /// none: nothing changes.
+    /// Learns from the teacher's `k` likeliest tokens at each position, and from all others together: by
+    /// the forward KL unless [`divergence`](Self::divergence) says otherwise. vLLM has to be started with
+    /// `--max-logprobs` of at least `k`.
+    #[must_use]
+    pub fn top_k(self, k: usize) -> Self {
+        Self { top_k: Some(TopK { k, divergence: Divergence::ForwardKl, tail: true }), ..self }
+    }
+
+    /// Says what the distributions of a co-resident teacher, or of one with [`top_k`](Self::top_k), are
+    /// compared by. Any other sends none: nothing changes.
     #[must_use]
     pub fn divergence(mut self, divergence: Divergence) -> Self {
         self.co_resident = self.co_resident.map(|teacher| CoResident { divergence, ..teacher });
+        self.top_k = self.top_k.map(|top| TopK { divergence, ..top });
         self
     }
 
@@ -136,6 +150,7 @@ impl Opd {
             max_concurrency: self.max_concurrency,
             batch_size: self.batch_size,
             timeout_secs: self.timeout.as_secs_f64(),
+            top_k: self.top_k,
         }
     }
 }
@@ -150,6 +165,7 @@ impl From<Teacher> for Opd {
             max_concurrency: 4,
             batch_size: 16,
             timeout: Duration::from_secs(300),
+            top_k: None,
         }
     }
 }

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use training_gym_core::spec::{
-    AdvantageEstimator, Dtype, Egress, KlLossType, LossAggregation, LrDecayStyle, PolicyLoss, SampleWeighting,
+    AdvantageEstimator, Dtype, Egress, KlLossType, LossAggregation, LrDecayStyle, PolicyLoss, ResponseSource,
+    SampleWeighting, ToolFormat,
 };
 
 use super::{ChatTemplateKwargs, Environment, Explanation, ExtraConfig, Facts, Model, Opd, settle};
-use crate::reward::{PostProcessFn, RewardFn};
+use crate::reward::{EnvironmentFn, PostProcessFn, RewardFn};
 
 /// How a run trains. Each field is `None` where unset; [`Recipe::explain`] says what then holds.
 ///
@@ -31,7 +32,8 @@ pub struct Recipe {
     pub num_rollout: Option<u64>,
     /// Prompts a step. Default 16.
     pub rollout_batch_size: Option<usize>,
-    /// Responses a prompt: the group of group-relative advantages. Default 4.
+    /// Responses a prompt: the group of group-relative advantages. Default 4, and 1 where the dataset holds
+    /// the responses.
     pub n_samples_per_prompt: Option<usize>,
     /// Tokens a response may have; one that reaches it is truncated. Default 2048.
     pub rollout_max_response_len: Option<usize>,
@@ -77,6 +79,17 @@ pub struct Recipe {
     /// reads the system's own and its volume. Default none. They are not shipped with the program.
     pub reward_files: Option<Vec<PathBuf>>,
 
+    /// What the model speaks with in several turns: the constant that
+    /// `#[training_gym::rollout_environment]` makes. Its reward takes the place of `custom_rm_function`'s,
+    /// and `reward_timeout` is what one turn may take. Unset: none, a response is one turn.
+    pub rollout_environment: Option<EnvironmentFn>,
+    /// Turns the model may take in a response. Default 8.
+    pub max_assistant_turns: Option<usize>,
+    /// Characters the model is told after one turn; the rest is cut, and says so. Default 1024.
+    pub max_tool_response_length: Option<usize>,
+    /// How the model writes tool calls. Default Hermes's and Qwen's `<tool_call>`.
+    pub tool_format: Option<ToolFormat>,
+
     /// On-policy distillation from a teacher. Unset: none, the run is pure reinforcement learning.
     pub opd: Option<Opd>,
     /// How a reward becomes an advantage. Default group-relative, over the group's standard deviation.
@@ -98,6 +111,10 @@ pub struct Recipe {
     /// How much each sample's loss counts: by its problem's pass rate (PACED), or by its reward. Unset: all
     /// alike.
     pub weighting: Option<SampleWeighting>,
+
+    /// Whose responses are learnt from: the student's, the co-resident teacher's, the dataset's (supervised
+    /// fine-tuning), or another run's. Default the student's own.
+    pub responses: Option<ResponseSource>,
 
     /// Samples an optimizer step; divides `rollout_batch_size · n_samples_per_prompt`. Unset: all of
     /// a rollout, one optimizer step each.
@@ -126,6 +143,22 @@ pub struct Recipe {
     pub entropy_coef: Option<f64>,
     /// Which mean the loss is. Default over tokens.
     pub loss_aggregation: Option<LossAggregation>,
+
+    /// Compute activations again, layer by layer, on the way back, instead of keeping them: the memory of one
+    /// layer's, for the time of a second forward pass. The numbers stay the same. Default false.
+    pub gradient_checkpointing: Option<bool>,
+    /// Keep the optimizer's moments, and float32 masters of narrower weights, in host memory but for the
+    /// update. On a CPU nothing is moved. Default false.
+    pub optimizer_offload: Option<bool>,
+    /// Keep model weights in host memory while nobody computes with them: the student's while a step waits
+    /// for scores, those of a KL penalty's reference but for its pass. On a CPU nothing is moved. Default false.
+    pub param_offload: Option<bool>,
+    /// Give the engine's key-value cache back after every rollout. Default false.
+    pub free_cache_engine: Option<bool>,
+    /// Share of the device's memory that weights, optimizer and key-value cache may take together while
+    /// responses are drawn, in (0, 1]: fewer are drawn together where more would not fit. Unset: no bound but
+    /// `max_running_requests`.
+    pub gpu_memory_utilization: Option<f64>,
 
     /// Peak learning rate, > 0. Default 1e-6.
     pub lr: Option<f64>,
@@ -183,5 +216,10 @@ impl Recipe {
     /// Each value a run of this recipe would have, and where it came from.
     pub fn explain(&self) -> Explanation {
         settle::settle(self, &Facts::default()).explanation
+    }
+
+    /// Whether this program has something the run calls.
+    pub(crate) fn needs_program(&self) -> bool {
+        self.custom_rm_function.is_some() || self.rollout_environment.is_some()
     }
 }

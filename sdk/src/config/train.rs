@@ -157,6 +157,7 @@ pub fn resolve(launch: Resolve<'_>) -> Result<RunSpec, Error> {
         rollout,
         max_prompt_len,
         reward,
+        environment: rollout_environment,
         teacher,
         distill,
         advantage,
@@ -164,6 +165,8 @@ pub fn resolve(launch: Resolve<'_>) -> Result<RunSpec, Error> {
         save,
         eval: shape,
         job,
+        responses,
+        memory,
         ..
     } = settled;
     let reward = reward.zip(program).map(|(reward, program)| RewardSpec {
@@ -210,7 +213,10 @@ pub fn resolve(launch: Resolve<'_>) -> Result<RunSpec, Error> {
         save,
         node: NodeSpec { device, dtype: job.dtype.unwrap_or(node.dtype), ..node },
         environment: job.environment,
+        memory,
         num_rollout,
         seed: job.seed,
+        responses,
+        rollout_environment,
     })
 }

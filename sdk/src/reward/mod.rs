@@ -22,16 +22,24 @@
 //!
 //! A function that returns an error, panics, or returns NaN leaves its sample *ungraded*: neither
 //! right nor wrong, and counted.
+//!
+//! A [`RolloutEnvironment`] is what a model of several turns speaks with; its reward takes the place of a
+//! reward function's.
 
+mod environment;
+mod episodes;
 mod error;
 mod function;
 mod registry;
 pub(crate) mod worker;
 
+pub use environment::{EnvironmentFn, RolloutEnvironment};
 pub use error::RewardError;
 #[doc(hidden)]
 pub use function::Answer;
 pub use function::{PostProcessFn, RewardFn};
+pub use training_gym_core::episode::{Episode, Observation, Turn};
 pub use training_gym_core::sample::Sample;
+pub use training_gym_core::tool_call::{ToolCall, ToolFormat};
 
 pub(crate) use registry::Registry;

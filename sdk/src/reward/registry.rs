@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use training_gym_core::worker::Functions;
 
-use super::{PostProcessFn, RewardFn};
+use super::{EnvironmentFn, PostProcessFn, RewardFn};
 
 /// Two functions that a spec could not tell apart.
 #[derive(Debug, thiserror::Error)]
@@ -20,17 +20,22 @@ pub(crate) struct Duplicate {
 pub(crate) struct Registry {
     rewards: BTreeMap<&'static str, RewardFn>,
     post_processes: BTreeMap<&'static str, PostProcessFn>,
+    environments: BTreeMap<&'static str, EnvironmentFn>,
 }
 
 impl Registry {
-    /// Collects what `#[training_gym::reward]` registered.
+    /// Collects what `#[training_gym::reward]` and `#[training_gym::rollout_environment]` registered.
     pub(crate) fn collect() -> Result<Self, Duplicate> {
         let rewards =
             inventory::iter::<RewardFn>.into_iter().map(|function| (function.name(), function.module(), *function));
         let post_processes = inventory::iter::<PostProcessFn>
             .into_iter()
             .map(|function| (function.name(), function.module(), *function));
+        let environments = inventory::iter::<EnvironmentFn>
+            .into_iter()
+            .map(|function| (function.name(), function.module(), *function));
         Ok(Self {
+            environments: by_name("rollout environments", environments)?,
             rewards: by_name("reward functions", rewards)?,
             post_processes: by_name("post-process functions", post_processes)?,
         })
@@ -44,11 +49,16 @@ impl Registry {
         self.post_processes.get(name).copied()
     }
 
+    pub(crate) fn environment(&self, name: &str) -> Option<EnvironmentFn> {
+        self.environments.get(name).copied()
+    }
+
     pub(crate) fn functions(&self) -> Functions {
         let names = |name: &&str| (*name).to_owned();
         Functions {
             rewards: self.rewards.keys().map(names).collect(),
             post_processes: self.post_processes.keys().map(names).collect(),
+            environments: self.environments.keys().map(names).collect(),
         }
     }
 }

@@ -11,8 +11,11 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use tokio::net::UnixListener;
 use tokio::runtime::Handle;
-use training_gym_core::worker::{Functions, PostProcessReply, PostProcessRequest, RewardReply};
+use training_gym_core::worker::{
+    EpisodeReward, Functions, PostProcessReply, PostProcessRequest, RewardReply, StepReply, StepRequest,
+};
 
+use super::episodes::Episodes;
 use super::{Registry, RewardError, Sample};
 
 /// Serves the registered functions on `socket` until the process is ended.
@@ -27,9 +30,18 @@ fn router(registry: Registry) -> Router {
         .route("/functions", get(functions))
         .route("/reward/{name}", post(reward))
         .route("/post-process/{name}", post(post_process))
+        .route("/environment/{name}/step", post(step))
+        .route("/environment/{name}/reward", post(episode_reward))
         // Samples carry whole responses, and a step's worth of them travels at once.
         .layer(DefaultBodyLimit::disable())
-        .with_state(registry)
+        .with_state(Serving { registry, episodes: Episodes::default() })
+}
+
+/// What requests are answered with.
+#[derive(Clone)]
+struct Serving {
+    registry: Registry,
+    episodes: Episodes,
 }
 
 /// Ends this process when the one that started it is gone: it holds the other end of our standard
@@ -48,7 +60,7 @@ fn end_with_parent() {
     });
 }
 
-async fn functions(State(registry): State<Registry>) -> Json<Functions> {
+async fn functions(State(Serving { registry, .. }): State<Serving>) -> Json<Functions> {
     Json(registry.functions())
 }
 
@@ -59,7 +71,7 @@ fn unknown(name: &str, known: &[String]) -> Unknown {
 }
 
 async fn reward(
-    State(registry): State<Registry>,
+    State(Serving { registry, .. }): State<Serving>,
     UrlPath(name): UrlPath<String>,
     Json(mut sample): Json<Sample>,
 ) -> Result<Json<RewardReply>, Unknown> {
@@ -68,18 +80,45 @@ async fn reward(
         let reward = function.call(&mut sample).await?;
         Ok((reward, sample))
     });
-    Ok(Json(match called.await {
+    Ok(Json(graded(called.await)))
+}
+
+fn graded(answer: Result<(f64, Sample), Failed>) -> RewardReply {
+    match answer {
         Ok((reward, sample)) => RewardReply::Graded {
             reward: finite(reward),
             score: sample.score.and_then(finite),
             metadata: sample.metadata,
         },
         Err(Failed { message, panicked }) => RewardReply::Failed { message, panicked },
+    }
+}
+
+async fn step(
+    State(Serving { registry, episodes }): State<Serving>,
+    UrlPath(name): UrlPath<String>,
+    Json(request): Json<StepRequest>,
+) -> Result<Json<StepReply>, Unknown> {
+    let function = registry.environment(&name).ok_or_else(|| unknown(&name, &registry.functions().environments))?;
+    let called = on_its_own_thread(async move || episodes.step(function, request).await);
+    Ok(Json(match called.await {
+        Ok(observation) => StepReply::Observed { observation },
+        Err(Failed { message, panicked }) => StepReply::Failed { message, panicked },
     }))
 }
 
+async fn episode_reward(
+    State(Serving { registry, episodes }): State<Serving>,
+    UrlPath(name): UrlPath<String>,
+    Json(request): Json<EpisodeReward>,
+) -> Result<Json<RewardReply>, Unknown> {
+    let function = registry.environment(&name).ok_or_else(|| unknown(&name, &registry.functions().environments))?;
+    let called = on_its_own_thread(async move || episodes.reward(function, request).await);
+    Ok(Json(graded(called.await)))
+}
+
 async fn post_process(
-    State(registry): State<Registry>,
+    State(Serving { registry, .. }): State<Serving>,
     UrlPath(name): UrlPath<String>,
     Json(mut samples): Json<PostProcessRequest>,
 ) -> Result<Json<PostProcessReply>, Unknown> {

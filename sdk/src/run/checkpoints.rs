@@ -60,6 +60,11 @@ impl Checkpoint {
         }
     }
 
+    /// What was trained, as a model: to be trained further, or to teach.
+    pub fn trained(&self) -> Model {
+        Model::hub(&self.url())
+    }
+
     /// The folder on this machine. From a store on the network it is fetched first, once: every file is
     /// checked, and a copy that lost one is completed.
     ///

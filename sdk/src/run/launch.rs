@@ -147,7 +147,7 @@ impl TrainLaunch {
                 secrets,
                 labels: BTreeMap::from([(status::ATTEMPTS_BEFORE.to_owned(), attempts.to_string())]),
                 resources,
-                reward_worker: run.spec().reward.is_some(),
+                reward_worker: asks_rewards(run.spec()),
                 reward_egress: run.spec().reward.as_ref().map(|reward| reward.egress.clone()).unwrap_or_default(),
                 if_existing: IfExisting::Adopt,
                 ..Request::new(Workload::Train {
@@ -168,7 +168,7 @@ impl TrainLaunch {
         let run_id = run_id.unwrap_or_else(|| Ok(RunId::generate()))?;
         // What can be seen at once, before anything is fetched.
         config.check_with(&Facts { eval: Some(eval.is_some()), ..Facts::default() })?;
-        let program = config.recipe.custom_rm_function.map(|_| program::current()).transpose()?;
+        let program = config.recipe.needs_program().then(program::current).transpose()?;
         let gym = gym.map_or_else(Gym::from_env, Ok)?;
         if let (Some(program), Some(image)) = (&program, gym.backend().image()) {
             shipped::check(program, &image, &config.recipe)?;
@@ -227,6 +227,11 @@ impl TrainLaunch {
         let resources = resources.placement();
         Ok(Prepared { gym, spec, model_folder: placed.folder, resources, threads_asked, secrets, notes })
     }
+}
+
+/// Whether the reward function is called: what was recorded has its grades.
+fn asks_rewards(spec: &RunSpec) -> bool {
+    spec.reward.is_some() && !(spec.responses.is_recorded() && spec.eval.is_none())
 }
 
 /// What a run computes with: the recipe's word goes before the launch's, and both before what the run

@@ -83,7 +83,7 @@ impl TrainLaunch {
 
     /// Whether this program can be shipped, where the run needs that.
     fn program(&self) -> Finding {
-        if self.config.recipe.custom_rm_function.is_none() {
+        if !self.config.recipe.needs_program() {
             return Finding::skipped("program", "no reward function of this program is used: nothing is shipped");
         }
         match program::current() {

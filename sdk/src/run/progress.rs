@@ -161,6 +161,8 @@ mod tests {
             divergence: None,
             dropped_samples: 0,
             health: None,
+            memory: None,
+            multi_turn: None,
         }
     }
 

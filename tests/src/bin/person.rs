@@ -7,9 +7,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use training_gym::config::{Egress, LrDecayStyle};
+use training_gym::config::{Egress, LrDecayStyle, TeacherDialect};
 use training_gym::prelude::*;
-use training_gym_tests::escapes;
+use training_gym_tests::{escapes, world};
 
 /// How the reward function behaves: by the prompt, so that a shipped program needs no switch.
 #[training_gym::reward]
@@ -78,6 +78,8 @@ async fn doubled(samples: &mut [Sample]) -> Result<Vec<f64>, RewardError> {
 enum Reward {
     Moody,
     Doubled,
+    /// Responses of several turns, in the moody world
+    World,
     None,
 }
 
@@ -180,6 +182,18 @@ struct Arguments {
     /// What its distributions are compared by
     #[arg(long, value_enum, default_value = "reverse-kl")]
     divergence: Distance,
+    /// Learn from so many of the likeliest tokens of the teacher behind a URL
+    #[arg(long, conflicts_with = "co_resident")]
+    top_k: Option<usize>,
+    /// URL of a teacher that somebody else serves
+    #[arg(long, conflicts_with_all = ["teacher", "co_resident"])]
+    teacher_url: Option<String>,
+    /// What it speaks: `sglang` or `vllm`
+    #[arg(long, default_value = "sglang")]
+    teacher_dialect: String,
+    /// Do without memory in every way there is
+    #[arg(long)]
+    sparing: bool,
     /// Share of the tokens it teaches, by Soft-OR
     #[arg(long)]
     tip: Option<f64>,
@@ -241,6 +255,18 @@ struct Arguments {
 }
 
 impl Arguments {
+    fn behind_url(&self, teacher: Option<&CustomDeployment>) -> Option<Opd> {
+        let dialect = if self.teacher_dialect == "vllm" { TeacherDialect::Vllm } else { TeacherDialect::Sglang };
+        let opd = match (teacher, &self.teacher_url) {
+            (Some(teacher), _) => Opd::from(teacher),
+            (None, url) => Opd::to_url(url.as_ref()?).dialect(dialect),
+        };
+        Some(match self.top_k {
+            Some(k) => opd.top_k(k).divergence(self.divergence.into()),
+            None => opd,
+        })
+    }
+
     fn co_resident(&self) -> Option<Opd> {
         let teacher = Model::folder(self.co_resident.as_ref()?);
         let mut opd = Opd::co_resident(teacher).divergence(self.divergence.into());
@@ -248,6 +274,18 @@ impl Arguments {
             opd = opd.select(SelectionRule::SOFT_OR, ratio);
         }
         Some(if self.then_reverse { opd.then(0.5, Divergence::ReverseKl) } else { opd })
+    }
+}
+
+/// Some letters end a turn: a random model hardly ever draws the end token.
+fn in_the_world(recipe: Recipe) -> Recipe {
+    Recipe {
+        rollout_environment: Some(world::WORLD),
+        max_assistant_turns: Some(4),
+        max_tool_response_length: Some(20),
+        rollout_max_response_len: Some(160),
+        rollout_stop_token_ids: Some((3..40).collect()),
+        ..recipe
     }
 }
 
@@ -288,13 +326,19 @@ async fn main() -> anyhow::Result<()> {
         reward_timeout: Some(Duration::from_secs(3)),
         reward_files: (!arguments.reward_file.is_empty()).then(|| arguments.reward_file.clone()),
         reward_egress: (!arguments.reward_egress.is_empty()).then(|| Egress::Declared(arguments.reward_egress.clone())),
-        custom_rm_function: (arguments.reward != Reward::None).then_some(MOODY),
+        custom_rm_function: matches!(arguments.reward, Reward::Moody | Reward::Doubled).then_some(MOODY),
         custom_reward_post_process_function: (arguments.reward == Reward::Doubled).then_some(DOUBLED),
-        opd: arguments.co_resident().or_else(|| teacher.as_ref().map(Opd::from)),
+        opd: arguments.co_resident().or_else(|| arguments.behind_url(teacher.as_ref())),
         eval_interval: arguments.eval_interval,
+        gradient_checkpointing: Some(arguments.sparing),
+        optimizer_offload: Some(arguments.sparing),
+        param_offload: Some(arguments.sparing),
+        free_cache_engine: Some(arguments.sparing),
+        gpu_memory_utilization: arguments.sparing.then_some(0.9),
         n_samples_per_eval_prompt: Some(2),
         ..arguments.method.recipe()
     };
+    let recipe = if arguments.reward == Reward::World { in_the_world(recipe) } else { recipe };
     let held_out = dataset.clone().prompt_template("Tell me. {prompt}");
     let mut launch = TrainConfig { model: student, dataset, recipe }.launch().on(&gym);
     if arguments.eval_interval.is_some() {

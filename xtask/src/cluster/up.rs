@@ -22,6 +22,10 @@ pub(crate) fn up(layout: &Layout) -> Result<bool> {
     lock.lock().context("cannot lock the cluster")?;
     if answers(layout) {
         println!("cluster: running");
+        // It may have been built anew since.
+        if let Some(archive) = image::built() {
+            settle::import(layout, &archive)?;
+        }
         print_environment(layout)?;
         return Ok(false);
     }

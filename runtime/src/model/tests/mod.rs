@@ -4,6 +4,7 @@ mod carried;
 mod delta_rule;
 mod malformed;
 mod packing;
+mod recompute;
 
 use std::path::Path;
 

@@ -99,6 +99,7 @@ async fn teacher(manner: Manner) -> (Teacher, Arc<Server>) {
         max_concurrency: 2,
         batch_size: 4,
         timeout_secs: 5.0,
+        top_k: None,
     };
     (Teacher::new(spec, Some("s3cret".to_owned())).unwrap(), server)
 }
@@ -116,10 +117,12 @@ fn rollout(index: u64, response_ids: Vec<i64>) -> Rollout {
         group_index: 0,
         prompt: Arc::new(prompt),
         rollout_logprobs: vec![-1.0; response_ids.len()],
+        response_mask: vec![true; response_ids.len()],
         response_ids,
         response: String::new(),
         finish_reason: FinishReason::Stop,
         weight_version: WeightVersion(0),
+        episode: None,
     }
 }
 
@@ -138,7 +141,8 @@ fn student() -> ModelInfo {
 async fn a_batch_is_scored_in_order_and_a_busy_server_is_asked_again() {
     let (teacher, server) = teacher(Manner::BusyOnce).await;
     let scored = teacher.score(&[rollout(0, vec![3, 2]), rollout(1, vec![4])]).await.unwrap();
-    assert_eq!(scored, [vec![-1.5, -1.0], vec![-2.0]]);
+    let logprobs: Vec<Vec<f32>> = scored.into_iter().map(|answer| answer.logprobs).collect();
+    assert_eq!(logprobs, [vec![-1.5, -1.0], vec![-2.0]]);
     assert_eq!(server.asked.load(Ordering::Relaxed), 2);
 }
 

@@ -7,7 +7,7 @@ use training_gym_core::spec::{Divergence, SelectionRule, TokenSelection};
 use super::*;
 
 /// A teacher's folder: another shape, its vocabulary padded to another size.
-fn teacher_folder(folder: &Path, vocab: i64, hidden: i64) -> Model {
+pub(super) fn teacher_folder(folder: &Path, vocab: i64, hidden: i64) -> Model {
     let json = config_json(vocab % 2 == 0, vocab, hidden);
     std::fs::write(folder.join("config.json"), json.to_string()).unwrap();
     let options = LoadOptions { device: Device::Cpu, dtype: Kind::Float };
@@ -16,12 +16,12 @@ fn teacher_folder(folder: &Path, vocab: i64, hidden: i64) -> Model {
     model
 }
 
-fn co_teacher(folder: &Path, student: &Updater) -> CoTeacher {
+pub(super) fn co_teacher(folder: &Path, student: &Updater) -> CoTeacher {
     let options = LoadOptions { device: Device::Cpu, dtype: Kind::Float };
     CoTeacher::new(folder, options, student.model.config(), VOCAB as usize - 2, 19).unwrap()
 }
 
-fn signal(updater: &mut Updater, teacher: &CoTeacher, batch: &TrainBatch) -> TeacherSignal {
+pub(super) fn signal(updater: &mut Updater, teacher: &CoTeacher, batch: &TrainBatch) -> TeacherSignal {
     let parked = updater.park();
     assert!(parked.moved().is_none(), "on a CPU the host is the device");
     let signal = teacher.score(&parked, batch.rollouts()).unwrap();
@@ -30,16 +30,16 @@ fn signal(updater: &mut Updater, teacher: &CoTeacher, batch: &TrainBatch) -> Tea
 }
 
 /// log-probabilities of one response's rows over the first `vocab` entries. Differentiable.
-fn rows(model: &Model, rollout: &Rollout, vocab: i64, temperature: f64) -> Tensor {
+pub(super) fn rows(model: &Model, rollout: &Rollout, vocab: i64, temperature: f64) -> Tensor {
     let ids = [&rollout.prompt.prompt_ids[..], &rollout.response_ids].concat();
     let hidden = model.hidden(&Tensor::from_slice(&ids), &[ids.len()]);
     let logits = model.logits(&hidden).to_kind(Kind::Float) / temperature;
     let (start, length) = (rollout.prompt.prompt_ids.len() as i64 - 1, rollout.response_ids.len() as i64);
-    logits.narrow(0, start, length).narrow(1, 0, vocab).log_softmax(-1, None)
+    drawn(rollout, &logits.narrow(0, start, length).narrow(1, 0, vocab).log_softmax(-1, None))
 }
 
 /// From the definition, traced through whole logits.
-fn naive(student: &Tensor, teacher: &Tensor, divergence: Divergence) -> Tensor {
+pub(super) fn naive(student: &Tensor, teacher: &Tensor, divergence: Divergence) -> Tensor {
     let kl = |p: &Tensor, q: &Tensor| (p.exp() * (p - q)).sum_dim_intlist([-1i64].as_slice(), false, None);
     match divergence {
         Divergence::ReverseKl => kl(student, teacher),
@@ -100,7 +100,7 @@ fn both_phases_have_the_gradients_of_whole_logits() {
 }
 
 /// A batch whose tokens all models here have.
-fn low_tokens(updater: &Updater) -> TrainBatch {
+pub(super) fn low_tokens(updater: &Updater) -> TrainBatch {
     let all = batch(&updater.model, 0.8, 6);
     let rollouts = all
         .rollouts()

@@ -1,4 +1,7 @@
 mod distilled;
+mod likeliest;
+mod masked;
+mod memory;
 mod methods;
 
 use std::sync::Arc;
@@ -95,14 +98,22 @@ fn batch(model: &Model, temperature: f64, seed: u64) -> TrainBatch {
                 label: String::new(),
                 metadata: Map::new(),
             }),
+            response_mask: vec![true; response_ids.len()],
             response_ids,
             response: String::new(),
             finish_reason: FinishReason::Stop,
             weight_version: WeightVersion(0),
+            episode: None,
         });
     }
-    let score =
-        || Score { grade: Grade::NotAsked, reward: None, score: None, metadata: Map::new(), teacher_logprobs: None };
+    let score = || Score {
+        grade: Grade::NotAsked,
+        reward: None,
+        score: None,
+        metadata: Map::new(),
+        teacher_logprobs: None,
+        teacher_top: None,
+    };
     let scores = rollouts.iter().map(|_| score()).collect();
     RolloutBatch::new(1, rollouts).scored(scores).with_advantages(advantages)
 }
@@ -117,22 +128,29 @@ fn logprobs(model: &Model, prompt: &[i64], response: &[i64], temperature: f64) -
     (rows.gather(1, &Tensor::from_slice(response).unsqueeze(1), false).squeeze_dim(1), entropy)
 }
 
+/// The rows of a response that the student drew.
+fn drawn(rollout: &Rollout, rows: &Tensor) -> Tensor {
+    let places: Vec<i64> = rollout.of_drawn((0..rollout.response_ids.len() as i64).collect());
+    rows.index_select(0, &Tensor::from_slice(&places))
+}
+
 /// The loss as its definition says, over whole logits and one sample at a time.
 fn naive_loss(model: &Model, reference: Option<&Model>, batch: &TrainBatch, updater: &Updater) -> Tensor {
     let spec = &updater.spec;
     let samples = batch.rollouts().len() as f64;
-    let tokens: usize = batch.rollouts().iter().map(|rollout| rollout.response_ids.len()).sum();
+    let tokens: usize = batch.rollouts().iter().map(Rollout::drawn).sum();
     let mut total = Tensor::zeros([1], tch::kind::FLOAT_CPU);
     for (rollout, advantages) in batch.rollouts().iter().zip(batch.advantages()) {
         let ids = (&rollout.prompt.prompt_ids, &rollout.response_ids);
         let (logprob, entropy) = logprobs(model, ids.0, ids.1, updater.temperature);
+        let (logprob, entropy) = (drawn(rollout, &logprob), drawn(rollout, &entropy));
         let ratio = (&logprob - Tensor::from_slice(&rollout.rollout_logprobs)).exp();
         let advantages = Tensor::from_slice(advantages);
         let gain = (&ratio * &advantages).minimum(&(ratio.clamp(0.8, 1.28) * &advantages));
         let gain = gain.maximum(&(&advantages * 3.0)).where_self(&advantages.lt(0.0), &gain);
         let mut loss = gain.neg() - &entropy * spec.entropy_coef;
         if let Some(reference) = reference {
-            let other = no_grad(|| logprobs(reference, ids.0, ids.1, updater.temperature).0);
+            let other = no_grad(|| drawn(rollout, &logprobs(reference, ids.0, ids.1, updater.temperature).0));
             let difference = &other - &logprob;
             loss += (difference.exp() - 1.0 - &difference) * 0.2;
         }

@@ -68,6 +68,19 @@ impl DistillSpec {
     }
 }
 
+/// What is learnt from the likeliest tokens of a teacher behind a URL. Both distributions are over k + 1
+/// outcomes: the teacher's k likeliest tokens, and all others together, the tail.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TopK {
+    /// How many tokens the teacher names a position, in [1, 1024] and less than the vocabulary.
+    pub k: usize,
+    /// What is minimised between the two.
+    pub divergence: Divergence,
+    /// Whether the tail is one of the outcomes; `false` for the forward KL alone.
+    pub tail: bool,
+}
+
 /// Which response tokens carry the loss (TIP, arXiv 2604.14084).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

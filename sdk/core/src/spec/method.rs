@@ -32,6 +32,9 @@ pub enum AdvantageEstimator {
     /// None: rewards only weigh samples ([`SampleWeighting`]) and are reported; what is learnt is the
     /// teacher's.
     Ignored,
+    /// 1 on every token: each response is a demonstration. With [`PolicyLoss::Likelihood`] this is
+    /// supervised fine-tuning.
+    Demonstrated,
 }
 
 impl AdvantageEstimator {
@@ -174,6 +177,8 @@ pub enum PolicyLoss {
     /// CISPO (MiniMax-M1, 2025, eq. 4): `−sg(clip(r))·A·log π`: the clip bounds a token's weight and
     /// never removes it. There is no lower bound where `eps_clip` is 1.
     Cispo,
+    /// `−A·log π`, without a ratio: with an advantage of 1, the negative log-likelihood.
+    Likelihood,
 }
 
 impl PolicyLoss {

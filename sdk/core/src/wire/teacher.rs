@@ -3,16 +3,19 @@
 //! [`request`] builds the body of one HTTP request for a batch of sequences, [`response_logprobs`]
 //! reads the answer, for both dialects. The ids a server returns are compared with the ids sent, at
 //! every position, so that a log-probability is never one token off; whatever is not a finite
-//! log-probability is a [`TeacherFault`] of its own, never a number.
+//! log-probability is a [`TeacherFault`] of its own, never a number. [`request_top`] and
+//! [`response_answers`] ask for the likeliest tokens of each position too.
 
 mod json;
 mod probe;
 mod sglang;
+mod top;
 mod vllm;
 
 use serde_json::Value;
 
 pub use probe::{ModelMismatch, PROBE_TOKENS, ProbeFault, check_probe, compare_models, probe_sequence};
+pub use top::TopLogprobs;
 
 use crate::spec::TeacherDialect;
 
@@ -162,6 +165,50 @@ pub enum TeacherFault {
         /// The number.
         value: f64,
     },
+    /// Fewer of the likeliest tokens than asked for.
+    #[error(
+        "the teacher named {received} of the {expected} likeliest tokens at position {position}; let it return more \
+         (vLLM: --max-logprobs {expected}), or lower opd.top_k.k"
+    )]
+    TopCount {
+        /// Where.
+        position: usize,
+        /// How many were asked for.
+        expected: usize,
+        /// How many came.
+        received: usize,
+    },
+    /// One of the likeliest tokens comes twice.
+    #[error(
+        "the teacher named id {id} twice among the likeliest tokens of position {position}; its answer is no \
+         distribution: use another version of the server"
+    )]
+    TopTwice {
+        /// Where.
+        position: usize,
+        /// The id.
+        id: i64,
+    },
+    /// The likeliest tokens are likelier together than 1.
+    #[error(
+        "the likeliest tokens of position {position} have a probability of {mass} together; the server returns \
+         something else than natural log-probabilities"
+    )]
+    TopMass {
+        /// Where.
+        position: usize,
+        /// Their sum.
+        mass: f64,
+    },
+}
+
+/// What a teacher says of one response.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// log π_teacher of each response id at temperature 1, in nats, `[R]`.
+    pub logprobs: Vec<f32>,
+    /// The likeliest tokens of each position, where they were asked for.
+    pub top: Option<TopLogprobs>,
 }
 
 /// The log-probabilities of one response, or what is wrong with them.
@@ -170,9 +217,14 @@ pub type Scored = Result<Vec<f32>, TeacherFault>;
 /// The body of one request that scores `sequences`. `model` is the name a vLLM server serves;
 /// SGLang has no use for it.
 pub fn request(dialect: TeacherDialect, sequences: &[Sequence<'_>], model: Option<&str>) -> Value {
+    request_top(dialect, sequences, model, 0)
+}
+
+/// As [`request`], and asks for the `top` likeliest tokens of each position.
+pub fn request_top(dialect: TeacherDialect, sequences: &[Sequence<'_>], model: Option<&str>, top: usize) -> Value {
     match dialect {
-        TeacherDialect::Sglang => sglang::request(sequences),
-        TeacherDialect::Vllm => vllm::request(sequences, model),
+        TeacherDialect::Sglang => sglang::request(sequences, top),
+        TeacherDialect::Vllm => vllm::request(sequences, model, top),
     }
 }
 
@@ -187,9 +239,23 @@ pub fn response_logprobs(
     sequences: &[Sequence<'_>],
     body: &[u8],
 ) -> Result<Vec<Scored>, TeacherFault> {
+    let answers = response_answers(dialect, sequences, 0, body)?;
+    Ok(answers.into_iter().map(|answer| answer.map(|answer| answer.logprobs)).collect())
+}
+
+/// Reads the answer to [`request_top`] with the same `top`; 0 is none.
+///
+/// # Errors
+/// As [`response_logprobs`].
+pub fn response_answers(
+    dialect: TeacherDialect,
+    sequences: &[Sequence<'_>],
+    top: usize,
+    body: &[u8],
+) -> Result<Vec<Result<Answer, TeacherFault>>, TeacherFault> {
     match dialect {
-        TeacherDialect::Sglang => sglang::parse(sequences, body),
-        TeacherDialect::Vllm => vllm::parse(sequences, body),
+        TeacherDialect::Sglang => sglang::parse(sequences, top, body),
+        TeacherDialect::Vllm => vllm::parse(sequences, top, body),
     }
 }
 
@@ -199,24 +265,41 @@ struct Item {
     logprob: Option<f64>,
     /// Whether the server scored this id here, and if not, what it says it scored.
     scored: Result<(), String>,
+    /// The tokens it named here, in any order.
+    named: Vec<(i64, Option<f64>)>,
+}
+
+/// Which part of a sequence a server's items are about.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    sequence: Sequence<'a>,
+    /// The first item's position; the last one's is the sequence's.
+    start: usize,
+    /// Likeliest tokens a position.
+    top: usize,
 }
 
 /// The response part of `items`, which cover the positions from `start` to the end of the sequence.
-fn read_items(sequence: Sequence<'_>, start: usize, items: impl ExactSizeIterator<Item = Item>) -> Scored {
+fn read_items(asked: Asked<'_>, items: impl ExactSizeIterator<Item = Item>) -> Result<Answer, TeacherFault> {
+    let Asked { sequence, start, top } = asked;
     let expected = sequence.tokens.len() - start;
     if items.len() != expected {
         return Err(TeacherFault::PositionCount { start, expected, received: items.len() });
     }
     let mut logprobs = Vec::with_capacity(sequence.response_length);
+    let mut likeliest = (top > 0).then(|| TopLogprobs::new(top));
     for (position, item) in (start..).zip(items) {
         if let Err(received) = item.scored {
             return Err(TeacherFault::TokenId { position, sent: sequence.tokens[position], received });
         }
         if position >= sequence.prompt_len() {
             logprobs.push(finite(position, item.logprob)?);
+            if let Some(likeliest) = &mut likeliest {
+                likeliest.push(position, &item.named)?;
+            }
         }
     }
-    Ok(logprobs)
+    Ok(Answer { logprobs, top: likeliest })
 }
 
 fn finite(position: usize, logprob: Option<f64>) -> Result<f32, TeacherFault> {

@@ -7,13 +7,16 @@ use crate::config::ledger::Ledger;
 use crate::config::{Facts, Origin};
 
 /// Keys of other trainers that are fields here.
-const TYPED: [(&str, &str); 6] = [
+const TYPED: [(&str, &str); 9] = [
     ("use_opd", "set recipe.opd = Some(Opd::from(&teacher)); a recipe with `opd` uses it"),
     ("opd_type", "name the teacher's server with Opd::dialect"),
     ("opd_kl_coef", "set Opd { opd_kl_coef, .. }"),
     ("rm_url", "name the teacher's URL with Opd::to_url, or Opd::from(&teacher)"),
     ("rm_type", "set recipe.custom_rm_function"),
     ("advantage_estimator", "set recipe.advantage"),
+    ("gpu_memory_utilization", "set recipe.gpu_memory_utilization"),
+    ("mem_fraction_static", "set recipe.gpu_memory_utilization"),
+    ("free_cache_engine", "set recipe.free_cache_engine"),
 ];
 
 /// `samples` is how many requests a step makes, `longest` the tokens of its longest sequence.

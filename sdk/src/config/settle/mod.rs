@@ -5,14 +5,20 @@
 
 mod cadence;
 mod engine;
+mod environment;
 mod job;
+mod memory;
 mod rewards;
 mod rollout;
 mod score;
+mod source;
 mod teacher;
 mod update;
 
-use training_gym_core::spec::{AdvantageEstimator, AdvantageSpec, RolloutSpec, SaveSpec, TeacherSpec, UpdateSpec};
+use training_gym_core::spec::{
+    AdvantageEstimator, AdvantageSpec, EnvironmentSpec, MemorySpec, ResponseSource, RolloutSpec, SaveSpec, TeacherSpec,
+    UpdateSpec,
+};
 
 pub(super) use cadence::Evaluation;
 pub(super) use job::Job;
@@ -30,6 +36,7 @@ pub(super) struct Settled {
     pub(super) rollout: RolloutSpec,
     pub(super) max_prompt_len: usize,
     pub(super) reward: Option<Reward>,
+    pub(super) environment: Option<EnvironmentSpec>,
     pub(super) teacher: Option<TeacherSpec>,
     pub(super) distill: Option<Distilled>,
     pub(super) advantage: AdvantageSpec,
@@ -37,6 +44,8 @@ pub(super) struct Settled {
     pub(super) save: SaveSpec,
     pub(super) eval: Evaluation,
     pub(super) job: Job,
+    pub(super) responses: ResponseSource,
+    pub(super) memory: MemorySpec,
 }
 
 /// Sizes that several groups of fields need.
@@ -62,10 +71,13 @@ pub(super) fn settle(recipe: &Recipe, facts: &Facts) -> Settled {
     let lengths = rollout::lengths(&mut ledger, facts);
     let rollout = rollout::rollout(&mut ledger, facts, sizes);
     let job = job::job(&mut ledger, facts);
+    let environment = environment::environment(&mut ledger, facts);
     let reward = score::reward(&mut ledger);
     // Rewards that only weigh samples are nothing to learn from beside the teacher.
     let ignored = recipe.advantage == Some(AdvantageEstimator::Ignored) && recipe.opd.is_some();
-    let (teacher, distill) = teacher::teacher(&mut ledger, reward.is_some() && !ignored);
+    let responses = source::responses(&mut ledger, sizes.n_samples_per_prompt);
+    let learns = (reward.is_some() && !ignored) || source::is_supervised(recipe);
+    let (teacher, distill) = teacher::teacher(&mut ledger, learns);
     let signals = rewards::Signals {
         reward: reward.as_ref(),
         teacher: teacher.is_some() || distill.is_some(),
@@ -73,6 +85,7 @@ pub(super) fn settle(recipe: &Recipe, facts: &Facts) -> Settled {
     };
     let advantage = rewards::advantage(&mut ledger, sizes, &signals);
     let update = update::update(&mut ledger, sizes);
+    let memory = memory::memory(&mut ledger);
     let save = cadence::save(&mut ledger);
     let eval = cadence::evaluation(&mut ledger, facts, &rollout, (lengths.response, sizes.num_rollout));
     let evaluated = lengths.prompt.saturating_add(eval.eval_max_response_len);
@@ -102,6 +115,7 @@ pub(super) fn settle(recipe: &Recipe, facts: &Facts) -> Settled {
         rollout: RolloutSpec { rollout_max_response_len: lengths.response, engine, ..rollout },
         max_prompt_len: lengths.prompt,
         reward,
+        environment,
         teacher,
         distill,
         advantage,
@@ -109,6 +123,8 @@ pub(super) fn settle(recipe: &Recipe, facts: &Facts) -> Settled {
         save,
         eval,
         job,
+        responses,
+        memory,
     }
 }
 
@@ -124,7 +140,7 @@ fn sizes(ledger: &mut Ledger<'_>, facts: &Facts) -> Sizes {
     }
     ledger.need("num_rollout", &num_rollout, num_rollout >= 1, (AT_LEAST_1, "set the rollout steps of the run"));
     let rollout_batch_size = ledger.value(field!(rollout_batch_size), ROLLOUT_BATCH_SIZE);
-    let n_samples_per_prompt = ledger.value(field!(n_samples_per_prompt), 4);
+    let n_samples_per_prompt = ledger.value(field!(n_samples_per_prompt), source::group(ledger.recipe()));
     at_least_1(ledger, "rollout_batch_size", rollout_batch_size, "set the prompts of one step, such as 16");
     at_least_1(ledger, "n_samples_per_prompt", n_samples_per_prompt, "set the responses of one prompt, such as 4");
     if rollout_batch_size.checked_mul(n_samples_per_prompt).is_none() {

@@ -4,6 +4,7 @@ use training_gym_core::spec::{
     AdvantageEstimator, AdvantageSpec, KlLossType, KlRewardSpec, OverlongSpec, SampleWeighting,
 };
 
+use super::source::is_supervised;
 use super::{Reward, Sizes, number};
 use crate::config::ledger::{Ledger, Shown, field};
 
@@ -19,7 +20,11 @@ const NO_REWARD: (&str, &str) =
     ("there is no reward, so it would be ignored", "set custom_rm_function, or leave it unset");
 
 pub(super) fn advantage(ledger: &mut Ledger<'_>, sizes: Sizes, signals: &Signals<'_>) -> AdvantageSpec {
-    let estimator = ledger.value(field!(advantage), AdvantageEstimator::GroupRelative { normalize_std: true });
+    let estimator = if is_supervised(ledger.recipe()) {
+        ledger.derived(field!(advantage), AdvantageEstimator::Demonstrated, "the responses are demonstrations")
+    } else {
+        ledger.value(field!(advantage), AdvantageEstimator::GroupRelative { normalize_std: true })
+    };
     let normalize_advantages = ledger.value(field!(normalize_advantages), false);
     let has_reward = signals.reward.is_some();
     if has_reward && estimator.compares() && sizes.n_samples_per_prompt == 1 {

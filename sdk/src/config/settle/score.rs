@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use training_gym_core::spec::Egress;
 
-use super::{at_least_1, number};
+use super::{at_least_1, environment, number};
 use crate::config::ledger::{Field, Ledger, field};
 use crate::config::{Destination, Recipe};
 
@@ -33,6 +33,15 @@ pub(super) fn reward(ledger: &mut Ledger<'_>) -> Option<Reward> {
         },
     };
     let function = ledger.optional(function, "none");
+    let environment = ledger.given(&environment::NAME).map(|(name, _)| name);
+    if let (Some(function), Some(environment)) = (&function, &environment) {
+        let rule = (
+            &*format!("the reward of rollout_environment = {environment} would take its place"),
+            "leave one of the two unset; an environment can call the function in its own reward",
+        );
+        ledger.refuse("custom_rm_function", function.clone(), rule);
+    }
+    let function = function.or(environment);
     let post_process = ledger.optional(post_process, "none");
     if let (None, Some(name)) = (&function, &post_process) {
         ledger.refuse(

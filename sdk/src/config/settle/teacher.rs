@@ -1,6 +1,8 @@
 //! The teacher.
 
-use training_gym_core::spec::{Divergence, DivergenceSwitch, SecretRef, SelectionRule, TeacherSpec, TokenSelection};
+use training_gym_core::spec::{
+    Divergence, DivergenceSwitch, SecretRef, SelectionRule, TeacherSpec, TokenSelection, TopK,
+};
 
 use super::job::is_variable_name;
 use super::{at_least_1, number};
@@ -109,6 +111,9 @@ fn selection(ledger: &mut Ledger<'_>, selection: &TokenSelection, has_reward: bo
     }
 }
 
+/// What SGLang and our own server answer at the most.
+const MOST_LIKELIEST: usize = 1024;
+
 fn behind_url(ledger: &mut Ledger<'_>, has_reward: bool) -> Option<TeacherSpec> {
     let Some(opd) = &ledger.recipe().opd else {
         ledger.optional(Field { name: "opd", of: |_| None::<String> }, "none");
@@ -157,7 +162,56 @@ fn behind_url(ledger: &mut Ledger<'_>, has_reward: bool) -> Option<TeacherSpec> 
         !opd.timeout.is_zero(),
         ("must be longer than 0", "set what one request may take"),
     );
+    if let Some(top) = opd.top_k {
+        top_k(ledger, opd, top);
+    }
     Some(opd.spec())
+}
+
+fn top_k(ledger: &mut Ledger<'_>, opd: &Opd, top: TopK) {
+    const NAME: &str = "opd.top_k";
+    if !(1..=MOST_LIKELIEST).contains(&top.k) {
+        let rule = ("its k must be in [1, 1024]", "set the tokens the teacher names a position, such as 64");
+        ledger.refuse(NAME, top.shown(), rule);
+    }
+    match top.divergence {
+        Divergence::AdaptiveKl { .. } => ledger.refuse(
+            NAME,
+            top.shown(),
+            (
+                "its blend is over the head of the whole distribution, and k tokens are not all of it",
+                "take Divergence::ForwardKl, or a co-resident teacher",
+            ),
+        ),
+        Divergence::ReverseKl | Divergence::Jsd { .. } if !top.tail => ledger.refuse(
+            NAME,
+            top.shown(),
+            (
+                "without a tail it weighs by the student, which then lowers it by moving its mass to tokens that the \
+             teacher did not name",
+                "leave tail at true, or take Divergence::ForwardKl, which weighs by the teacher",
+            ),
+        ),
+        divergence => check_divergence(ledger, NAME, divergence),
+    }
+    if ledger.recipe().rollout_temperature.is_some_and(|temperature| temperature != 1.0) {
+        ledger.refuse(
+            NAME,
+            top.shown(),
+            (
+                "a server's likeliest tokens are those of temperature 1, and rollout_temperature is another",
+                "leave rollout_temperature unset, or learn from the sampled token alone",
+            ),
+        );
+    }
+    let plain = Opd::from(Teacher::new(""));
+    if opd.log_ratio_clamp != plain.log_ratio_clamp {
+        ledger.refuse(
+            "opd.log_ratio_clamp",
+            opd.log_ratio_clamp.map_or("off".to_owned(), |clamp| clamp.shown()),
+            ("it belongs to the sampled token's term, which opd.top_k takes the place of", "leave it out"),
+        );
+    }
 }
 
 fn coef(ledger: &mut Ledger<'_>, opd: &Opd, has_reward: bool) {
@@ -181,7 +235,7 @@ fn coef(ledger: &mut Ledger<'_>, opd: &Opd, has_reward: bool) {
 }
 
 /// The fields of an `Opd` that asks a server, as they may be shown.
-fn shown(opd: &Opd) -> [(&'static str, String); 8] {
+fn shown(opd: &Opd) -> [(&'static str, String); 9] {
     [
         ("opd.teacher.url", shown_url(&opd.teacher)),
         ("opd.teacher.token", shown_token(&opd.teacher)),
@@ -191,6 +245,7 @@ fn shown(opd: &Opd) -> [(&'static str, String); 8] {
         ("opd.max_concurrency", opd.max_concurrency.shown()),
         ("opd.batch_size", opd.batch_size.shown()),
         ("opd.timeout", opd.timeout.shown()),
+        ("opd.top_k", opd.top_k.map_or("off".to_owned(), |top| top.shown())),
     ]
 }
 

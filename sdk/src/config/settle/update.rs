@@ -4,6 +4,7 @@ use training_gym_core::spec::{
     KlLossSpec, KlLossType, LossAggregation, LrDecayStyle, OptimizerSpec, PolicyLoss, UpdateSpec,
 };
 
+use super::source::is_supervised;
 use super::{AT_LEAST_1, Sizes, at_least_1, number};
 use crate::config::ledger::{Ledger, Shown, field};
 
@@ -29,7 +30,11 @@ pub(super) fn update(ledger: &mut Ledger<'_>, sizes: Sizes) -> UpdateSpec {
     );
     let logits_chunk_size = ledger.value(field!(logits_chunk_size), 512);
     at_least_1(ledger, "logits_chunk_size", logits_chunk_size, "set the rows projected at once, such as 512");
-    let policy_loss = ledger.value(field!(policy_loss), PolicyLoss::TokenRatio);
+    let policy_loss = if is_supervised(ledger.recipe()) {
+        ledger.derived(field!(policy_loss), PolicyLoss::Likelihood, "the responses are demonstrations")
+    } else {
+        ledger.value(field!(policy_loss), PolicyLoss::TokenRatio)
+    };
     let (eps_clip, eps_clip_high, eps_clip_c) = clips(ledger, policy_loss);
     let kl_loss = kl_loss(ledger);
     let entropy_coef = ledger.value(field!(entropy_coef), 0.0);

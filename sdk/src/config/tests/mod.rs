@@ -1,9 +1,11 @@
 //! What is explained, what is refused, and what reaches a job.
 
+mod environments;
 mod explained;
 mod models;
 mod refused;
 mod resolved;
+mod source;
 
 use super::{Model, Opd, Recipe, TrainConfig, models as presets};
 use crate::dataset::HuggingFaceDataset;

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::super::{
     AdvantageEstimator, Divergence, Facts, KlLossType, LossAggregation, LrDecayStyle, Model, Opd, PassRate, PolicyLoss,
-    Recipe, SampleWeighting, SelectionRule, TrainConfig, models,
+    Recipe, SampleWeighting, SelectionRule, TopK, TrainConfig, models,
 };
 use crate::dataset::HuggingFaceDataset;
 
@@ -15,6 +15,10 @@ fn refusal(change: impl FnOnce(&mut Recipe)) -> String {
     let mut recipe = least();
     change(&mut recipe);
     train(models::QWEN3_4B, recipe).check_values().unwrap_err().to_string()
+}
+
+fn of_a_server() -> Opd {
+    Opd::to_url("http://teacher/generate")
 }
 
 macro_rules! refuses {
@@ -139,6 +143,30 @@ refuses! {
         "recipe.opd.co_resident.model = /no/such/model: there is no such folder; give the folder that holds the model's config.json";
     a_clamp_of_whole_distributions: |r| r.opd = Some(Opd { log_ratio_clamp: None, ..Opd::co_resident(models::QWEN3_8B) }) =>
         "recipe.opd.log_ratio_clamp = off: it belongs to a teacher behind a URL, and this one is co-resident; leave it out";
+    a_reverse_kl_without_a_tail: |r| {
+        r.opd = Some(Opd { top_k: Some(TopK { k: 8, divergence: Divergence::ReverseKl, tail: false }), ..of_a_server() });
+    } =>
+        "recipe.opd.top_k = 8 tokens without a tail, reverse_kl: without a tail it weighs by the student, which then lowers \
+         it by moving its mass to tokens that the teacher did not name; leave tail at true, or take Divergence::ForwardKl, \
+         which weighs by the teacher";
+    more_memory_than_there_is: |r| r.gpu_memory_utilization = Some(1.5) =>
+        "recipe.gpu_memory_utilization = 1.5: must be a share in (0, 1] of the device's memory; set 0.8, or leave it unset for \
+         no bound";
+    no_likeliest_tokens: |r| r.opd = Some(of_a_server().top_k(0)) =>
+        "recipe.opd.top_k = 0 tokens and a tail, forward_kl: its k must be in [1, 1024]; set the tokens the teacher names a \
+         position, such as 64";
+    likeliest_tokens_at_another_temperature: |r| {
+        r.opd = Some(of_a_server().top_k(8));
+        r.rollout_temperature = Some(0.7);
+    } =>
+        "recipe.opd.top_k = 8 tokens and a tail, forward_kl: a server's likeliest tokens are those of temperature 1, and \
+         rollout_temperature is another; leave rollout_temperature unset, or learn from the sampled token alone";
+    a_clamp_of_likeliest_tokens: |r| r.opd = Some(Opd { log_ratio_clamp: Some(2.0), ..of_a_server().top_k(8) }) =>
+        "recipe.opd.log_ratio_clamp = 2.0: it belongs to the sampled token's term, which opd.top_k takes the place of; \
+         leave it out";
+    likeliest_tokens_of_a_co_resident_teacher: |r| r.opd = Some(Opd::co_resident(models::QWEN3_8B).top_k(8)) =>
+        "recipe.opd.top_k = 8 tokens and a tail, forward_kl: it belongs to a teacher behind a URL, and this one is \
+         co-resident; leave it out";
     no_token_to_learn_from: |r| {
         r.custom_rm_function = None;
         r.opd = Some(Opd::co_resident(models::QWEN3_8B).select(SelectionRule::SOFT_OR, 0.0));

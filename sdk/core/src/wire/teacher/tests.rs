@@ -187,3 +187,60 @@ fn trims_as_slime_does() {
     assert!(!cases.is_empty());
     println!("teacher_trim: {} cases", cases.len());
 }
+
+fn answer(dialect: TeacherDialect, body: &str, top: usize) -> Result<Answer, TeacherFault> {
+    response_answers(dialect, &[sequence()], top, body.as_bytes()).unwrap().remove(0)
+}
+
+fn sglang_top(tops: &str) -> Result<Answer, TeacherFault> {
+    let items = "[[null,13,null],[-1.5,21,null],[-0.25,22,null],[-3,23,null]]";
+    let body = format!(r#"[{{"meta_info": {{"input_token_logprobs": {items}, "input_top_logprobs": {tops}}}}}]"#);
+    answer(TeacherDialect::Sglang, &body, 2)
+}
+
+#[test]
+fn the_likeliest_tokens_come_in_order_from_either_dialect() {
+    let top = request_top(TeacherDialect::Sglang, &[sequence()], None, 2);
+    assert_eq!((&top["top_logprobs_num"], &top["logprob_start_len"]), (&json!(2), &json!(2)));
+    assert_eq!(request_top(TeacherDialect::Vllm, &[sequence()], None, 2)["prompt_logprobs"], 2);
+
+    let sglang =
+        sglang_top("[null, [[-0.5,7,null],[-1.5,21,null]], [[-2,8,null],[-0.25,22,\"x\"]], [[-1,5,null],[-1,4,null]]]")
+            .unwrap();
+    let vllm = r#"{"choices": [{"index": 0, "prompt_logprobs": [null, {"12": {"logprob": -9}}, {"13": {"logprob": -8}},
+        {"7": {"logprob": -0.5, "rank": 1}, "21": {"logprob": -1.5, "rank": 2}},
+        {"22": {"logprob": -0.25}, "8": {"logprob": -2}},
+        {"23": {"logprob": -3, "rank": 9}, "5": {"logprob": -1}, "4": {"logprob": -1}}]}]}"#;
+    let vllm = answer(TeacherDialect::Vllm, vllm, 2).unwrap();
+    assert_eq!(sglang, vllm, "the token that was sent is not one of the likeliest for being named");
+    assert_eq!(sglang.logprobs, [-1.5, -0.25, -3.0]);
+    let top = sglang.top.unwrap();
+    assert_eq!((top.k(), top.positions(), top.ids()), (2, 3, &[7, 21, 22, 8, 4, 5][..]));
+    assert_eq!(top.logprobs(), [-0.5, -1.5, -0.25, -2.0, -1.0, -1.0]);
+    let again: TopLogprobs = serde_json::from_value(serde_json::to_value(&top).unwrap()).unwrap();
+    assert_eq!(again, top);
+    for damaged in [json!({"k": 2, "ids": [1], "logprobs": [-1.0]}), json!({"k": 0, "ids": [], "logprobs": []})] {
+        assert!(serde_json::from_value::<TopLogprobs>(damaged).is_err());
+    }
+}
+
+#[test]
+fn likeliest_tokens_that_are_none_are_faults() {
+    use TeacherFault as F;
+    let with = |last: &str| sglang_top(&format!("[null,[[-1,1,null],[-1,2,null]],[[-1,1,null],[-1,2,null]],{last}]"));
+    with("[[-1,1,null],[-1,2,null]]").unwrap();
+    let expect = |last: &str, expected: fn(&F) -> bool| {
+        let fault = with(last).unwrap_err();
+        assert!(expected(&fault) && fault.to_string().contains("position 5"), "{last}: {fault}");
+    };
+    expect("[[-1,1,null]]", |fault| matches!(fault, F::TopCount { position: 5, expected: 2, received: 1 }));
+    expect("null", |fault| matches!(fault, F::TopCount { received: 0, .. }));
+    expect("[[-1,1,null],[-2,1,null]]", |fault| matches!(fault, F::TopTwice { id: 1, .. }));
+    expect("[[-0.1,1,null],[-0.1,2,null]]", |fault| matches!(fault, F::TopMass { mass, .. } if *mass > 1.8));
+    expect("[[-1,1,null],[null,2,null]]", |fault| matches!(fault, F::Null { .. }));
+    expect("[[-1,1,null],[-Infinity,2,null]]", |fault| matches!(fault, F::NegativeInfinity { .. }));
+    let fault = sglang_top("[null, [[-1,1,null],[-1,2,null]]]").unwrap_err();
+    assert!(matches!(fault, F::PositionCount { expected: 4, received: 2, .. }), "{fault}");
+    let fault = sglang_top("null").unwrap_err();
+    assert!(matches!(fault, F::NoLogprobs { field: "input_top_logprobs" }), "{fault}");
+}
