@@ -155,8 +155,10 @@ async fn baseline(gym: &Gym, student: Model, eval: &HuggingFaceDataset, recipe: 
     let recipe = Recipe {
         num_rollout: Some(1),
         eval_interval: Some(1),
-        lr: Some(1e-9),
+        opd: None,
+        lr: Some(1e-6),
         lr_warmup_iters: None,
+        lr_decay_style: None,
         ..recipe.clone()
     };
     // What is drawn for its one step does not matter, and nothing is learnt from even numbers.

@@ -12,6 +12,7 @@ mod image;
 mod libtorch;
 mod links;
 mod prerequisites;
+mod results;
 mod servers;
 mod shell;
 mod smollm2;
@@ -32,6 +33,9 @@ cargo xtask COMMAND
   bench [NAME] [--json]   the benchmarks, or one of head_memory, update_step, engine, tip, memory, peers; `peers`
                           (transformers beside ours; needs Python packages of several GB) takes
                           --model DIR, --dtype bf16|fp32, --threads N, --rounds N too
+  results [--row NAME] [--seed N] [--page] [--minutes N]
+                          measure what is missing of docs/results.md (tiny scale, an hour or more) and write it;
+                          stop and start it at will
   demo-assets             make the demo's problems, tokenizer and models anew (many minutes)
   heavy                   suites that need Python environments of several GB
   stores [FILTER]         the store suites, on real S3 servers (SeaweedFS; Versity's gateway where Go is)
@@ -54,6 +58,7 @@ fn main() -> ExitCode {
         "setup" => commands::setup(),
         "runtime" => commands::runtime(),
         "smoke" => commands::smoke(),
+        "results" => results::results(rest),
         "bench" => bench::bench(rest),
         "demo-assets" => commands::demo_assets(),
         "heavy" => commands::heavy(),

@@ -42,7 +42,7 @@ pub(crate) enum Command {
     /// Whether the environment is in order: store, backend, hub.
     Doctor(Doctor),
     /// How good a model is: MATH-500, AIME, GSM8K, or a file of rows.
-    Eval(Eval),
+    Eval(Box<Eval>),
     /// Grade responses of a file, or show where two graders disagree.
     Grade(Grade),
     /// Make data files into rows.

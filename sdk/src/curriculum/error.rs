@@ -49,6 +49,6 @@ pub enum Error {
         stage: String,
         /// Why.
         #[source]
-        source: run::Error,
+        source: Box<run::Error>,
     },
 }

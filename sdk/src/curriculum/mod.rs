@@ -88,7 +88,7 @@ impl Curriculum {
             let launch = config.launch().run_id(run_id.as_str()).resources(self.resources.clone()).on(&self.gym);
             launch.await?.result().await
         };
-        let result = run.await.map_err(|source| Error::Stage { stage: name.to_owned(), source })?;
+        let result = run.await.map_err(|source| Error::Stage { stage: name.to_owned(), source: Box::new(source) })?;
         Ok(StageResult { name: name.to_owned(), result })
     }
 }

@@ -27,6 +27,7 @@ impl Stage {
 
 /// How the student ends.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "a program has one, and a box would be in everybody's way")]
 pub enum Finish {
     /// Reinforcement learning of the student on held-out labels: the stage's recipe has the reward.
     StudentRl(Stage),

@@ -16,7 +16,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use models::{Plan, STUDENT, TEACHER};
+use models::{EARLY_TEACHER, Plan, STUDENT, TEACHER};
 use problem::Split;
 
 /// Problems to distil on.
@@ -25,7 +25,7 @@ const TRAIN_ROWS: usize = 4000;
 const EVAL_ROWS: usize = 200;
 
 /// Makes `examples/assets/tiny` under the repository's root: `train.jsonl`, `eval.jsonl`,
-/// `teacher/` and `student/`. Worked solutions pass through `scratch`.
+/// `teacher/`, `student/` and `early-teacher/`. Worked solutions pass through `scratch`.
 ///
 /// # Errors
 /// When a file cannot be written, or `gym-runtime pretrain` fails.
@@ -36,7 +36,7 @@ pub(crate) fn write_assets(root: &Path, gym_runtime: &Path, scratch: &Path) -> R
     }
     rows::write_problems(&assets.join("train.jsonl"), TRAIN_ROWS, Split::Train, 11)?;
     rows::write_problems(&assets.join("eval.jsonl"), EVAL_ROWS, Split::Eval, 12)?;
-    for plan in [&TEACHER, &STUDENT] {
+    for plan in [&TEACHER, &STUDENT, &EARLY_TEACHER] {
         pretrain(plan, &assets.join(plan.name), gym_runtime, scratch)?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! The two models of the demo: their shapes, and how long each learns.
+//! The models of the demo and of sparse-to-dense: their shapes, and how long each learns.
 
 use std::path::Path;
 
@@ -48,6 +48,9 @@ pub(super) const TEACHER: Plan = Plan {
     lr: 5e-3,
     seed: 1,
 };
+
+/// The teacher before it knew enough: the beginning of sparse-to-dense, where a reward still improves it.
+pub(super) const EARLY_TEACHER: Plan = Plan { name: "early-teacher", stop_after: Some(500), ..TEACHER };
 
 /// Smaller, and stopped early, before the learning rate has come down: it writes the form, and gets fewer than half of the problems right.
 pub(super) const STUDENT: Plan = Plan {
