@@ -71,6 +71,7 @@ fn trained(
             score: None,
             metadata: Map::new(),
             teacher_logprobs: Some(rollout.of_drawn(said(-2.5))),
+            teacher_top: None,
         })
         .collect();
     let spec = AdvantageSpec {
