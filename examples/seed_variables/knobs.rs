@@ -74,6 +74,8 @@ pub struct Training {
     pub total_epochs: usize,
     /// Responses a prompt.
     pub rollout_n: usize,
+    /// Share of the device's memory while responses are drawn.
+    pub gpu_memory_util: Option<f64>,
 }
 
 /// How it is taught.
@@ -107,7 +109,7 @@ impl Knobs {
         let pick = |grpo, opd, eval| match program {
             Program::Grpo => grpo,
             Program::Opd => opd,
-            Program::Eval => eval,
+            Program::Eval | Program::Agent => eval,
         };
         let student = reader.required("MODEL_PATH", "export it as a model's folder or hub id");
         let training = Training {
@@ -121,6 +123,7 @@ impl Knobs {
             ),
             total_epochs: reader.count("TOTAL_EPOCHS", pick(15, 1, 1)),
             rollout_n: reader.count("ROLLOUT_N", pick(8, 1, 1)),
+            gpu_memory_util: memory(reader),
         };
         let mut knobs = Self {
             model: model(student),
@@ -170,6 +173,7 @@ impl Knobs {
             learning_rate,
             total_epochs,
             rollout_n,
+            gpu_memory_util,
         } = self.training;
         let steps = rows.saturating_mul(total_epochs as u64) / train_batch_size as u64;
         if steps == 0 {
@@ -194,6 +198,11 @@ impl Knobs {
             apply_chat_template_kwargs: self.enable_thinking.map(|on| thinking(on).into()),
             loss_aggregation: Some(LossAggregation::TokenMean),
             save_interval: Some(20),
+            gpu_memory_utilization: gpu_memory_util,
+            // As in the scripts, without a switch.
+            param_offload: Some(true),
+            optimizer_offload: Some(true),
+            free_cache_engine: Some(true),
             ..self.model.recipe()
         };
         if evaluates {
@@ -310,23 +319,20 @@ fn distillation(reader: &mut Reader<'_>, knobs: &Knobs) -> Distillation {
     }
 }
 
+fn memory(reader: &mut Reader<'_>) -> Option<f64> {
+    reader.text("GPU_MEMORY_UTIL")?;
+    let allowed = |share: f64| share > 0.0 && share <= 1.0;
+    Some(reader.value("GPU_MEMORY_UTIL", 1.0, (allowed, "write a share in (0, 1], such as 0.7")))
+}
+
 /// What only says what these programs are, or asks for what they are not.
 fn one_turn(reader: &mut Reader<'_>) {
     if reader.count("TP_SIZE", 1) != 1 {
         let given = reader.text("TP_SIZE").unwrap_or_default();
         reader.refuse("TP_SIZE", given, "an engine is on one device here: take 1");
     }
-    reader.value(
-        "GPU_MEMORY_UTIL",
-        0.7,
-        (|share: f64| share > 0.0 && share <= 1.0, "write a share in (0, 1], such as 0.7"),
-    );
     if reader.truth("ENABLE_TOOLS") == Some(true) {
-        reader.refuse(
-            "ENABLE_TOOLS",
-            "true",
-            "these programs have one turn: take false, or write a rollout environment",
-        );
+        reader.refuse("ENABLE_TOOLS", "true", "these programs have one turn: take false, or start query_database");
     }
     for name in ["MAX_ASSISTANT_TURNS", "MAX_TOOL_RESPONSE_LENGTH", "AGENT_NUM_WORKERS"] {
         reader.count(name, 1);

@@ -6,6 +6,7 @@
 //! MODEL_PATH=Qwen/Qwen3-4B TEACHER_MODEL_PATH=Qwen/Qwen3-8B opd_from_environment
 //! MODEL_PATH=Qwen/Qwen3-4B grpo_from_environment
 //! MODEL_PATH=Qwen/Qwen3-4B VAL_N=16 eval_from_environment
+//! DATABASE_DIR=/data/databases query_database
 //! ```
 //!
 //! [`VARIABLES`] is the list; `docs/reference/seed-variables.md` is the same list for people, and a test keeps

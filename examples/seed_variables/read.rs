@@ -137,8 +137,7 @@ impl<'a> Reader<'a> {
             let why = match variable.programs {
                 [] => variable.becomes.to_owned(),
                 programs => {
-                    let programs: Vec<String> =
-                        programs.iter().map(|program| format!("{program}_from_environment")).collect();
+                    let programs: Vec<&str> = programs.iter().map(|program| program.file()).collect();
                     format!("it is read by {}", programs.join(" and "))
                 }
             };

@@ -11,6 +11,20 @@ pub enum Program {
     Opd,
     /// `eval_from_environment`.
     Eval,
+    /// `query_database`: several turns, with a tool. It reads its variables by itself.
+    Agent,
+}
+
+impl Program {
+    /// The program's file.
+    pub fn file(self) -> &'static str {
+        match self {
+            Self::Grpo => "grpo_from_environment",
+            Self::Opd => "opd_from_environment",
+            Self::Eval => "eval_from_environment",
+            Self::Agent => "query_database",
+        }
+    }
 }
 
 impl fmt::Display for Program {
@@ -19,6 +33,7 @@ impl fmt::Display for Program {
             Self::Grpo => "grpo",
             Self::Opd => "opd",
             Self::Eval => "eval",
+            Self::Agent => "agent",
         })
     }
 }
@@ -36,7 +51,7 @@ pub struct Variable {
     pub becomes: &'static str,
 }
 
-use Program::{Eval, Grpo, Opd};
+use Program::{Agent, Eval, Grpo, Opd};
 
 const ALL: &[Program] = &[Grpo, Opd, Eval];
 const TRAINING: &[Program] = &[Grpo, Opd];
@@ -96,9 +111,9 @@ pub const VARIABLES: &[Variable] = &[
     ),
     variable(
         "GPU_MEMORY_UTIL",
-        &[],
-        "-",
-        "nothing in these programs: the key-value cache has a fixed number of places (`extra_config`: `max_running_requests`)",
+        TRAINING,
+        "no bound",
+        "`gpu_memory_utilization`: the share of the device for weights, optimizer and cache while responses are drawn",
     ),
     variable("TEACHER_MODEL_PATH", &[Opd], "required", "the co-resident teacher: `Opd::co_resident`"),
     variable(
@@ -120,18 +135,18 @@ pub const VARIABLES: &[Variable] = &[
         "ENABLE_TOOLS",
         &[],
         "false",
-        "nothing: these programs have one turn, so only false is accepted; tools are a rollout environment's",
+        "nothing: a program has one turn, where only false is accepted, or it is `query_database`, which has a tool",
     ),
-    variable("MAX_ASSISTANT_TURNS", &[], "-", "nothing: these programs have one turn; it is a rollout environment's"),
+    variable("MAX_ASSISTANT_TURNS", &[Agent], "4", "`max_assistant_turns`"),
+    variable("MAX_TOOL_RESPONSE_LENGTH", &[Agent], "256", "`max_tool_response_length`, in characters"),
+    variable("TOOL_FORMAT", &[Agent], "`hermes`", "`tool_format`: `hermes` or `json`"),
+    variable("AGENT_NUM_WORKERS", &[Agent], "8", "`reward_max_concurrency`: turns answered at once"),
     variable(
-        "MAX_TOOL_RESPONSE_LENGTH",
-        &[],
-        "-",
-        "nothing: these programs call no tools; it is a rollout environment's",
+        "DATABASE_DIR",
+        &[Agent],
+        "a tiny one is made",
+        "the folder of databases that the tool may read: `reward_files`, `environment`",
     ),
-    variable("TOOL_FORMAT", &[], "-", "nothing: these programs call no tools; it is a rollout environment's"),
-    variable("AGENT_NUM_WORKERS", &[], "-", "nothing: these programs have one reward worker, which calls side by side"),
-    variable("DATABASE_DIR", &[], "-", "nothing: these programs query no database; it is a rollout environment's"),
     variable(
         "INSTRUCTION_VARIANT",
         ALL,

@@ -76,6 +76,7 @@ fn a_distillation_has_every_knob() {
         ("VAL_TOP_P", "0.95"),
         ("VAL_N", "4"),
         ("TP_SIZE", "1"),
+        ("GPU_MEMORY_UTIL", "0.6"),
         ("MODEL_NAME", "My_Model"),
     ];
     let knobs = read(Program::Opd, &[&OPD[..], &set].concat()).unwrap();
@@ -87,7 +88,11 @@ fn a_distillation_has_every_knob() {
     assert_eq!((recipe.max_tokens_per_gpu, recipe.logits_chunk_size), (Some(8000), Some(128)));
     assert_eq!((recipe.rollout_max_prompt_len, recipe.rollout_max_response_len), (Some(1000), Some(3000)));
     assert_eq!((recipe.lr, recipe.eval_temperature, recipe.eval_top_p), (Some(5e-7), Some(0.6), Some(0.95)));
-    assert_eq!(recipe.n_samples_per_eval_prompt, Some(4));
+    assert_eq!((recipe.n_samples_per_eval_prompt, recipe.gpu_memory_utilization), (Some(4), Some(0.6)));
+    assert_eq!(
+        (recipe.param_offload, recipe.optimizer_offload, recipe.free_cache_engine),
+        (Some(true), Some(true), Some(true))
+    );
     assert_eq!(recipe.custom_rm_function, Some(rewards::MATH_DAPO));
     assert!(matches!(recipe.weighting, Some(SampleWeighting::Reward { beta: 0.25 })));
     let teacher = recipe.opd.as_ref().unwrap().co_resident.unwrap();
@@ -182,6 +187,7 @@ fn what_does_not_apply_says_so() {
                 "ENABLE_TOOLS" | "ENABLE_THINKING" => "false",
                 "INSTRUCTION_VARIANT" => "dapo",
                 "REWARD_FUNCTION" => "math",
+                "TOOL_FORMAT" => "json",
                 "OPD_LOSS_TYPE" => "jsd",
                 "TRAIN_BATCH_SIZE" | "OPD_MAX_LENGTH" => "65536",
                 "ROLLOUT_N" | "PPO_MINI_BATCH_SIZE" => "2",

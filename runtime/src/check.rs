@@ -75,6 +75,11 @@ pub fn family(path: &Path) -> Result<()> {
 /// # Errors
 /// Whatever a run would fail on at its start: the model's config, its tokenizer or template, a row.
 pub fn run(request: &Request) -> Result<()> {
+    println!("{}", serde_json::to_string(&report(request)?)?);
+    Ok(())
+}
+
+fn report(request: &Request) -> Result<Report> {
     let config = ModelConfig::from_folder(&request.model)?;
     let text = TextPipeline::from_folder(&request.model)?;
     let kwargs: Map<String, Value> =
@@ -113,7 +118,7 @@ pub fn run(request: &Request) -> Result<()> {
             bail!("every one of the {rows} prompts has more than {limit} tokens; raise recipe.rollout_max_prompt_len");
         }
     }
-    let report = Report {
+    Ok(Report {
         family: config.architecture.name().to_owned(),
         vocab_size: config.vocab_size,
         context_length: config.max_position_embeddings,
@@ -125,7 +130,40 @@ pub fn run(request: &Request) -> Result<()> {
         lengths: lengths.into_iter().collect(),
         tokens,
         note: config.note(),
-    };
-    println!("{}", serde_json::to_string(&report)?);
-    Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::byte_tokenizer::write_byte_tokenizer;
+
+    #[test]
+    fn each_rows_tokens_are_said_and_none_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        write_byte_tokenizer(folder.path());
+        let config = serde_json::json!({
+            "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 8, "intermediate_size": 8,
+            "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4,
+            "vocab_size": 512, "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "rope_theta": 1e4,
+            "tie_word_embeddings": true, "hidden_act": "silu", "eos_token_id": 510
+        });
+        std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+        let rows = folder.path().join("rows.jsonl");
+        std::fs::write(&rows, "{\"prompt\": \"ab\"}\n\n{\"prompt\": \"abcd\"}\n").unwrap();
+        let request = |each| Request {
+            model: folder.path().to_owned(),
+            rows: Some(rows.clone()),
+            raw: true,
+            chat_template_kwargs: "{}".to_owned(),
+            max_prompt_len: Some(1),
+            each,
+        };
+        let counted = report(&request(true)).unwrap();
+        let tokens = counted.tokens.unwrap();
+        assert_eq!((tokens.len(), tokens[1] - tokens[0]), (2, 2), "a byte a token");
+        assert_eq!((counted.too_long, counted.longest_prompt), (2, tokens[1]));
+        let error = report(&request(false)).unwrap_err().to_string();
+        assert!(error.contains("every one of the 2 prompts"), "{error}");
+    }
 }

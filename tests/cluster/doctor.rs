@@ -18,8 +18,10 @@ fn gym(arguments: &[&str]) -> Command {
 #[test]
 fn the_doctor_finds_all_that_a_run_needs() -> Result<()> {
     let printed = succeed(&mut gym(&["doctor"])).with_context(situation)?;
-    for word in ["permission", "namespace", "store", "image"] {
-        ensure!(printed.to_lowercase().contains(word), "nothing of `{word}`:\n{printed}");
+    for check in ["cluster", "permissions", "image", "store", "store: write", "store for pods"] {
+        let is_it = |line: &&str| line.strip_prefix(check).is_some_and(|rest| rest.starts_with("  "));
+        let line = printed.lines().find(is_it).with_context(|| format!("nothing of `{check}`:\n{printed}"))?;
+        ensure!(line[check.len()..].trim_start().starts_with("ok"), "{line}");
     }
     Ok(())
 }

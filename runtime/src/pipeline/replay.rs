@@ -112,7 +112,9 @@ impl Recorded {
     pub(super) fn taught(&self, rollout: &Rollout) -> Option<teacher::Answer> {
         let record = self.of(rollout)?;
         let logprobs: Vec<f32> = record.teacher_logprobs.as_ref()?.iter().flatten().copied().collect();
-        (logprobs.len() == rollout.drawn()).then(|| teacher::Answer { logprobs, top: record.teacher_top.clone() })
+        let whole = logprobs.len() == rollout.drawn()
+            && record.teacher_top.as_ref().is_none_or(|top| top.positions() == rollout.drawn());
+        whole.then(|| teacher::Answer { logprobs, top: record.teacher_top.clone() })
     }
 
     /// What an environment said to this turn before.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use training_gym_core::ids::{RunId, WeightVersion};
-use training_gym_core::record::{Cause, RolloutRecord, RunState, RunStatus, StepMetrics, keys};
+use training_gym_core::record::{Cause, Grade, RolloutRecord, RunState, RunStatus, StepMetrics, keys};
 use training_gym_core::sample::FinishReason;
 use training_gym_core::spec::{ResponseSource, RunSpec};
 use training_gym_core::store::Store;
@@ -174,6 +174,10 @@ pub(super) struct Recordings {
     steps: u64,
     /// Samples a step.
     samples: usize,
+    /// Whether grades are learnt from.
+    rewarded: bool,
+    /// Likeliest tokens of the teacher that are learnt from at each position.
+    top: Option<usize>,
 }
 
 impl Recordings {
@@ -194,7 +198,9 @@ impl Recordings {
             return Err(Stop::say(Cause::InvalidInput, sentence).then("wait for it, then launch again"));
         }
         let samples = spec.rollout.rollout_batch_size * spec.rollout.n_samples_per_prompt;
-        Ok(Some(Self { store, run: run_id.clone(), steps: status.num_rollout, samples }))
+        let top = spec.teacher.as_ref().and_then(|teacher| Some(teacher.top_k?.k));
+        let rewarded = spec.reward.is_some();
+        Ok(Some(Self { store, run: run_id.clone(), steps: status.num_rollout, samples, rewarded, top }))
     }
 
     /// What was recorded for the step that stands in for `step`: after the run's last comes its first
@@ -232,6 +238,18 @@ impl Recordings {
             if taught && !scored {
                 return refuse(format!("sample {place} has no log-probabilities of a teacher"));
             }
+            let named = record.teacher_top.as_ref();
+            let drawn = record.rollout_logprobs.iter().flatten().count();
+            if named.is_some_and(|top| top.positions() != drawn) {
+                return refuse(format!("sample {place} is damaged: its teacher named tokens at other positions"));
+            }
+            if let Some(k) = self.top.filter(|k| taught && named.is_none_or(|top| top.k() != *k)) {
+                let has = named.map_or_else(|| "none".to_owned(), |top| top.k().to_string());
+                return refuse(format!("sample {place} has {has} of the teacher's likeliest tokens, opd.top_k is {k}"));
+            }
+            if self.rewarded && record.grade == Grade::NotAsked {
+                return refuse(format!("sample {place} has no grade: the run that recorded it had no reward"));
+            }
         }
         let (rollouts, scores) = records.into_iter().map(|record| recalled(record, taught)).unzip();
         Ok((RolloutBatch::new(step, rollouts), scores))
@@ -243,7 +261,9 @@ fn is_masked_alike(record: &RolloutRecord, values: &[Option<f32>]) -> bool {
     values.len() == record.response_ids.len()
         && match &record.response_mask {
             Some(mask) => {
-                mask.len() == values.len() && values.iter().zip(mask).all(|(at, &drawn)| at.is_some() == (drawn == 1))
+                mask.len() == values.len()
+                    && mask.contains(&1)
+                    && values.iter().zip(mask).all(|(at, &drawn)| at.is_some() == (drawn == 1))
             }
             None => values.iter().all(Option::is_some),
         }

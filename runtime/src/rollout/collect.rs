@@ -46,7 +46,7 @@ pub enum Error {
     },
     /// The model's own numbers are none.
     #[error(
-        "the student's log-probability of token {position} of sample {sample} of step {step} is {logprob}: \
+        "the drawing model's log-probability of token {position} of sample {sample} of step {step} is {logprob}: \
          its weights or activations are not finite"
     )]
     NotFinite {

@@ -13,6 +13,9 @@
 //! `jinja`, `python`, `clock` and `generation_tag` make minijinja behave as the environment that
 //! transformers renders chat templates in.
 
+#[cfg(test)]
+#[path = "../../tests/byte_tokenizer/mod.rs"]
+pub(crate) mod byte_tokenizer;
 mod clock;
 pub mod conversation;
 pub mod decoder;

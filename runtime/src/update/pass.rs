@@ -71,7 +71,7 @@ enum Forward<'a> {
     /// With all activations.
     Traced(Tensor),
     /// With each layer's input.
-    Recomputed(Recomputed<'a>),
+    Recomputed(Box<Recomputed<'a>>),
 }
 
 impl Forward<'_> {
@@ -184,7 +184,7 @@ impl Updater {
     fn forward(&self, micro: &MicroBatch) -> Forward<'_> {
         let (ids, lengths, rows) = (&micro.input_ids, &micro.lengths, &micro.rows);
         match self.memory.gradient_checkpointing {
-            true => Forward::Recomputed(self.model.hidden_rows_recomputed(ids, lengths, rows)),
+            true => Forward::Recomputed(Box::new(self.model.hidden_rows_recomputed(ids, lengths, rows))),
             false => Forward::Traced(self.model.hidden_rows(ids, lengths, rows)),
         }
     }

@@ -127,7 +127,10 @@ impl Observation {
         let mut left = limit;
         let mut kept = Vec::new();
         for mut message in self.messages {
-            if left == 0 && !kept.is_empty() {
+            if left == 0
+                && let Some(last) = kept.last_mut()
+            {
+                marked(last);
                 break;
             }
             let text = match &message.content {
@@ -158,6 +161,15 @@ impl Observation {
 
 /// Characters a role may have.
 const ROLE: usize = 64;
+
+/// Says that more was to come.
+fn marked(message: &mut Message) {
+    if let Value::String(text) = &mut message.content
+        && !text.ends_with(CUT)
+    {
+        text.push_str(CUT);
+    }
+}
 
 fn longer(extra: &Map<String, Value>, limit: usize) -> bool {
     !extra.is_empty() && serde_json::to_string(extra).map_or(true, |text| text.len() > limit)
@@ -229,6 +241,8 @@ mod tests {
         let limited = Observation::of(keys).limited(3).messages.remove(0);
         assert_eq!((limited.role.len(), limited.extra.len()), (ROLE, 0));
         assert_eq!(limited.content, format!("[1,{CUT}"));
+        let exact = Observation::user("abcd").and(Message::new("tool", "gone"));
+        assert_eq!(exact.limited(4).messages, [Message::new("user", format!("abcd{CUT}"))]);
         assert_eq!(Observation::user("").limited(0).messages, [Message::user("")]);
     }
 

@@ -220,6 +220,11 @@ impl Recipe {
 
     /// Whether this program has something the run calls.
     pub(crate) fn needs_program(&self) -> bool {
+        self.is_rewarded()
+    }
+
+    /// Whether something of the person's says how good a response is: a function, or an environment.
+    pub(crate) fn is_rewarded(&self) -> bool {
         self.custom_rm_function.is_some() || self.rollout_environment.is_some()
     }
 }

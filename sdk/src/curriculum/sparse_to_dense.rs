@@ -161,7 +161,11 @@ impl SparseToDense {
                 Planned::Replay(num_rollout) => {
                     let (run_id, before): (_, TrainConfig) = last.clone().ok_or(Error::Empty)?;
                     let responses = Some(ResponseSource::Recorded { run_id });
-                    let recipe = Recipe { responses, num_rollout: Some(num_rollout), ..before.recipe };
+                    // A dataset's responses were one a prompt, unsaid.
+                    let one = matches!(before.recipe.responses, Some(ResponseSource::Column { .. })).then_some(1);
+                    let n_samples_per_prompt = before.recipe.n_samples_per_prompt.or(one);
+                    let recipe =
+                        Recipe { responses, num_rollout: Some(num_rollout), n_samples_per_prompt, ..before.recipe };
                     (false, TrainConfig { model: student, recipe, ..before })
                 }
             };
@@ -248,9 +252,12 @@ impl Planned<'_> {
             Self::TeacherRl(Stage { recipe, .. }) | Self::StudentRl(Stage { recipe, .. }) => match recipe {
                 _ if recipe.opd.is_some() => Err(refused(name, "opd", no_teacher, "leave it unset")),
                 _ if recipe.responses.is_some() => Err(program_says(name)),
-                _ if recipe.custom_rm_function.is_none() => {
-                    Err(refused(name, "custom_rm_function", "it learns from a reward", "set it"))
-                }
+                _ if !recipe.is_rewarded() => Err(refused(
+                    name,
+                    "custom_rm_function",
+                    "it learns from a reward",
+                    "set it, or rollout_environment",
+                )),
                 _ => Ok(()),
             },
             Self::WarmUp(Stage { recipe, .. }) | Self::Opd(Stage { recipe, .. }) => match recipe {
@@ -261,14 +268,12 @@ impl Planned<'_> {
                     "the teacher is the one of the stage before, in the trainer itself",
                     "take Opd::co_resident, or leave it unset",
                 )),
-                _ if recipe.custom_rm_function.is_some() && recipe.advantage != Some(AdvantageEstimator::Ignored) => {
-                    Err(refused(
-                        name,
-                        "custom_rm_function",
-                        "labels are for the stages of rewards; here a reward may only be reported",
-                        "leave it unset, or set advantage: Some(AdvantageEstimator::Ignored)",
-                    ))
-                }
+                _ if recipe.is_rewarded() && recipe.advantage != Some(AdvantageEstimator::Ignored) => Err(refused(
+                    name,
+                    "custom_rm_function",
+                    "labels are for the stages of rewards; here a reward may only be reported",
+                    "leave it unset, or set advantage: Some(AdvantageEstimator::Ignored)",
+                )),
                 _ => Ok(()),
             },
         }

@@ -210,7 +210,8 @@ impl ChatServer {
 
 /// A URL for a message, without what may be a credential.
 fn shown(url: &str) -> String {
-    url.split_once('@').map_or_else(|| quote(url.as_bytes()), |(_, host)| format!("…@{}", quote(host.as_bytes())))
+    let place = url.split(['?', '#']).next().unwrap_or_default();
+    place.rsplit_once('@').map_or_else(|| quote(place.as_bytes()), |(_, host)| format!("…@{}", quote(host.as_bytes())))
 }
 
 /// The words of an error's body.
@@ -317,9 +318,16 @@ mod tests {
         let url = serve(axum::Router::new().route("/v1/models", get(two))).await;
         let error = ChatServer::new(&url).unwrap().find_model().await.unwrap_err().to_string();
         assert!(error.contains("name one of a, b"), "{error}");
-        for bad in ["host:80", "ftp://x", "http://user:s3cret@host/v1", "https://host/v1?key=s3cret", ""] {
+        for bad in [
+            "host:80",
+            "ftp://x",
+            "http://user:s3cret@host/v1",
+            "http://u:p@s3cret@h",
+            "https://host/v1?key=s3cret",
+            "",
+        ] {
             let error = ChatServer::new(bad).unwrap_err().to_string();
-            assert!(error.contains("`url`") && !error.contains("user:s3cret"), "{bad}: {error}");
+            assert!(error.contains("`url`") && !error.contains("s3cret"), "{bad}: {error}");
         }
         let error = ChatServer::new("http://h").unwrap().token_from("GYM_NO_SUCH_VARIABLE").unwrap_err().to_string();
         assert!(error.contains("GYM_NO_SUCH_VARIABLE"), "{error}");

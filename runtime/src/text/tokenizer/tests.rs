@@ -4,10 +4,7 @@ use training_gym_core::sample::{Message, Prompt};
 use super::*;
 use crate::text::TextPipeline;
 
-#[path = "../../../tests/byte_tokenizer/mod.rs"]
-mod byte_tokenizer;
-
-use byte_tokenizer::write_byte_tokenizer;
+use crate::text::byte_tokenizer::write_byte_tokenizer;
 
 fn byte_tokenizer() -> (tempfile::TempDir, Tokenizer) {
     let folder = tempfile::tempdir().unwrap();

@@ -9,7 +9,7 @@ use crate::config::ledger::{Ledger, Shown, field};
 pub(super) fn is_supervised(recipe: &Recipe) -> bool {
     let demonstrated =
         matches!(recipe.responses, Some(ResponseSource::Column { .. } | ResponseSource::Recorded { .. }));
-    demonstrated && recipe.opd.is_none() && recipe.custom_rm_function.is_none()
+    demonstrated && recipe.opd.is_none() && !recipe.is_rewarded()
 }
 
 /// A dataset has one response a prompt.
@@ -22,7 +22,7 @@ const OF_THE_STUDENT: &str = "leave responses unset: the student's own";
 pub(super) fn responses(ledger: &mut Ledger<'_>, n_samples_per_prompt: usize) -> ResponseSource {
     let recipe = ledger.recipe();
     let source = ledger.value(field!(responses), ResponseSource::Student);
-    let rewarded = recipe.custom_rm_function.is_some() && recipe.advantage != Some(AdvantageEstimator::Ignored);
+    let rewarded = recipe.is_rewarded() && recipe.advantage != Some(AdvantageEstimator::Ignored);
     let co_resident = recipe.opd.as_ref().is_some_and(|opd| opd.co_resident.is_some());
     let refused = match &source {
         ResponseSource::Student => None,
@@ -37,6 +37,9 @@ pub(super) fn responses(ledger: &mut Ledger<'_>, n_samples_per_prompt: usize) ->
             "a teacher behind a URL is asked about what the student drew",
             "take a co-resident teacher, or leave opd unset for supervised fine-tuning",
         )),
+        ResponseSource::Column { .. } if recipe.rollout_environment.is_some() => {
+            Some(("a dataset's response was told nothing by an environment", "leave rollout_environment unset"))
+        }
         ResponseSource::Teacher | ResponseSource::Column { .. } if rewarded => {
             Some(("a reward teaches by what the student itself tried", OF_THE_STUDENT))
         }

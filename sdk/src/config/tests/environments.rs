@@ -1,6 +1,6 @@
 //! Responses of several turns, in a recipe.
 
-use super::super::{Facts, Recipe, ToolFormat, models};
+use super::super::{Facts, Model, Opd, Recipe, ResponseSource, ToolFormat, models};
 use super::{REWARD, train};
 use crate::reward::{Episode, Observation, RewardError, RolloutEnvironment, Sample, Turn};
 
@@ -66,4 +66,23 @@ fn what_contradicts_an_environment_is_refused_with_the_way_out() {
     let raw = Facts { chat_template: Some(false), ..Facts::default() };
     assert!(problems(world.clone(), &raw).iter().any(|problem| problem.contains("apply_chat_template(true)")));
     assert!(train(models::QWEN3_0_6B, world).explain().get("rollout_environment").is_some());
+}
+
+#[test]
+fn an_environments_reward_is_one_whosever_responses_are_learnt_from() {
+    let world = Recipe { rollout_environment: Some(CONFIG_TEST_WORLD), ..models::QWEN3_0_6B.recipe() };
+    let taught = Some(Opd::co_resident(Model::hub("Qwen/Qwen3-8B")));
+    for (recipe, words) in [
+        (Recipe { responses: Some(ResponseSource::column("solution")), ..world.clone() }, "was told nothing"),
+        (
+            Recipe { responses: Some(ResponseSource::Teacher), opd: taught, ..world.clone() },
+            "a reward teaches by what the student itself tried",
+        ),
+    ] {
+        let problems = problems(recipe, &Facts::default());
+        assert!(problems.iter().any(|problem| problem.contains(words)), "{words}: {problems:?}");
+    }
+    let recorded = Some(ResponseSource::Recorded { run_id: "r".parse().unwrap() });
+    let explained = train(models::QWEN3_0_6B, Recipe { responses: recorded, ..world }).explain().to_string();
+    assert!(!explained.contains("demonstrated") && !explained.contains("likelihood"), "{explained}");
 }
