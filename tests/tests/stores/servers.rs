@@ -12,6 +12,11 @@ async fn conforms(kind: Kind) -> Result<()> {
     let store = S3Store::open(&server.store_url("con formance/é"))?;
     conformance::all(&store).await;
     conformance::at_scale(&store).await;
+    // SeaweedFS 4.48 looks whether the key is there before it completes an upload in parts, without a lock: of
+    // two that complete at one moment both may be told that they won.
+    if kind != Kind::SeaweedFs {
+        conformance::one_creator_of_a_large_object_wins(&store).await;
+    }
     let left = store.list("").await?;
     assert!(left.is_empty(), "the suite leaves nothing: {left:?}");
     nothing_half_uploaded(&server, "con formance").await
@@ -51,9 +56,12 @@ async fn additional_checksums_are_spoken() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn memory_and_folders_conform_at_scale() {
-    conformance::at_scale(&MemoryStore::new()).await;
     let folder = tempfile::tempdir().expect("a folder");
-    conformance::at_scale(&FileStore::open(folder.path()).expect("a store")).await;
+    let (memory, file) = (MemoryStore::new(), FileStore::open(folder.path()).expect("a store"));
+    for store in [&memory as &dyn Store, &file] {
+        conformance::at_scale(store).await;
+        conformance::one_creator_of_a_large_object_wins(store).await;
+    }
 }
 
 async fn passes_the_probe(kind: Kind) -> Result<()> {

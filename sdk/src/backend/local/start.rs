@@ -63,7 +63,7 @@ impl LocalBackend {
         // Before anything is moved: without a program the old log is all there is to read.
         let runtime = self.runtime()?;
         let folder = self.prepare(&id, &request, &runtime)?;
-        self.spawn(&folder, &runtime)?;
+        self.spawn(&folder, &runtime, &request.workload)?;
         Ok(Submitted::Started)
     }
 
@@ -112,7 +112,7 @@ impl LocalBackend {
         Ok(Folder::new(place))
     }
 
-    fn spawn(&self, folder: &Folder, runtime: &Path) -> Result<(), Error> {
+    fn spawn(&self, folder: &Folder, runtime: &Path, workload: &Workload) -> Result<(), Error> {
         let log_path = folder.file("supervisor.log");
         let log = fs::File::create(&log_path).map_err(record::io("write", &log_path))?;
         let errors = log.try_clone().map_err(record::io("write", &log_path))?;
@@ -121,6 +121,7 @@ impl LocalBackend {
             .arg(folder.path())
             .env_clear()
             .envs(inherited())
+            .envs(credentials(workload))
             .current_dir(folder.path())
             .stdin(Stdio::null())
             .stdout(log)
@@ -179,6 +180,16 @@ fn arguments(workload: &Workload, runtime: &Path, folder: &Path) -> Vec<String> 
 
 pub(super) fn inherited() -> BTreeMap<String, String> {
     INHERITED.iter().filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?))).collect()
+}
+
+/// Where the AWS SDK's chain finds what opens an `s3://` store, for a trainer of one. Handed down from process to
+/// process and written nowhere; the reward worker's variables are others.
+fn credentials(workload: &Workload) -> Vec<(String, String)> {
+    let Workload::Train { store, .. } = workload else { return Vec::new() };
+    let of_aws = |(name, _): &(String, String)| name.starts_with("AWS_") && store.starts_with("s3://");
+    let readable =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    readable.filter(of_aws).collect()
 }
 
 fn environment(request: &Request) -> BTreeMap<String, String> {
