@@ -5,7 +5,6 @@
 mod doctor;
 mod egress;
 mod escape;
-mod explained;
 mod failures;
 mod kubectl;
 mod logs;
