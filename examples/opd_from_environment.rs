@@ -7,28 +7,9 @@
 //!
 //! Every variable: `docs/reference/seed-variables.md`.
 
-use seed_variables::{Environment, Knobs, Program, data};
-use training_gym::prelude::*;
+use seed_variables::{Program, train};
 
 #[training_gym::main]
 async fn main() -> anyhow::Result<()> {
-    let knobs = Knobs::read(&Environment::of_process(), Program::Opd)?;
-    for note in &knobs.notes {
-        println!("note: {note}");
-    }
-    let gym = Gym::from_env()?;
-    let data = data(&knobs, &gym).await?;
-    let recipe = knobs.recipe(data.rows, data.eval.is_some())?;
-    let mut launch = TrainConfig { model: knobs.model, dataset: data.train, recipe }.launch().on(&gym);
-    if let Some(eval) = data.eval {
-        launch = launch.eval(eval);
-    }
-    if let Some(name) = &knobs.name {
-        launch = launch.run_id(name.as_str());
-    }
-    let run = launch.await?;
-    println!("run id: {}", run.training_run_id());
-    let result = run.result().await?;
-    println!("checkpoint: {}", result.checkpoints().last());
-    Ok(())
+    train(Program::Opd).await
 }

@@ -22,8 +22,10 @@ pub mod rewards;
 mod table;
 #[cfg(test)]
 mod tests;
+mod train;
 
 pub use data::{Data, data};
 pub use knobs::{Distillation, Knobs, Sampling, Training};
 pub use read::{Environment, Problems};
 pub use table::{Program, VARIABLES, Variable};
+pub use train::train;

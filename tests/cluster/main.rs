@@ -5,6 +5,7 @@
 mod doctor;
 mod egress;
 mod escape;
+mod explained;
 mod failures;
 mod kubectl;
 mod logs;

@@ -109,6 +109,8 @@ fn each_way_to_misbehave_is_ungraded_with_its_reason_and_the_others_go_on() -> R
     ] {
         let of_mood: Vec<&Value> = records.iter().filter(|record| record["metadata"]["mood"] == mood).collect();
         assert_eq!(of_mood.len(), 4, "{mood}");
+        let asked = of_mood.iter().filter(|record| record["finish_reason"] != "length").count();
+        assert!(asked > 0, "{mood}: its world was never asked");
         for record in of_mood {
             assert_eq!(record["grade"]["outcome"], "ungraded", "{record}");
             let reason = record["grade"]["reason"].as_str().unwrap_or_default();

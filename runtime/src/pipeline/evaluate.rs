@@ -73,6 +73,8 @@ impl Trainer {
         if self.spec.memory.free_cache_engine {
             self.engine.free_cache();
         }
+        // The next step's is its own.
+        let _ = self.engine.take_cache_peak();
         if let Some(stop) = failure {
             return Err(stop);
         }

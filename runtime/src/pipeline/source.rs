@@ -49,6 +49,7 @@ impl Trainer {
             let read = recordings.step(step, self.spec.rollout.n_samples_per_prompt, self.spec.teacher.is_some());
             let Some(read) = self.stop.or(&self.runtime, read) else { return Ok(None) };
             let (batch, scores) = read?;
+            check_prompts(batch.rollouts(), &self.data)?;
             return Ok(Some(Responses { batch, signal: None, scores: Some(scores) }));
         }
         match &self.spec.responses {
@@ -254,6 +255,22 @@ impl Recordings {
         let (rollouts, scores) = records.into_iter().map(|record| recalled(record, taught)).unzip();
         Ok((RolloutBatch::new(step, rollouts), scores))
     }
+}
+
+/// Recorded ids mean what they did only to the tokenizer and template that wrote them: the prompts tell.
+fn check_prompts(rollouts: &[Rollout], data: &PromptSource) -> Result<(), Stop> {
+    let asks_alike = |rollout: &&Rollout| {
+        let place = data.prompts().binary_search_by_key(&rollout.prompt.row, |prompt| prompt.row);
+        place.is_ok_and(|at| data.prompts()[at].prompt_ids == rollout.prompt.prompt_ids)
+    };
+    rollouts.iter().find(|rollout| !asks_alike(rollout)).map_or(Ok(()), |rollout| {
+        let (index, row) = (rollout.index, rollout.prompt.row);
+        let sentence =
+            format!("recorded sample {index} was asked other tokens than row {row} of this run's dataset has");
+        Err(Stop::say(Cause::InvalidInput, sentence).then(
+            "give the recorded run's dataset, and a model with its tokenizer and template; then launch a new run",
+        ))
+    })
 }
 
 /// Whether a list over the response has a number where a token was drawn, and there alone.

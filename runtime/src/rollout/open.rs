@@ -73,10 +73,9 @@ impl<'a> Open<'a> {
             _ => drawn,
         };
         // Special tokens stay: in some vocabularies the marks of a tool call are such.
-        let text = match draw.spec.stop.is_empty() {
-            true => draw.text.decode(said, false),
-            false => draw.text.response_text(drawn, &draw.spec.stop),
-        };
+        let mut watcher = draw.text.stop_watcher(&draw.spec.stop, false);
+        let mut text: String = said.iter().map(|&id| watcher.push_text(id)).collect();
+        text.push_str(&watcher.finish());
         let turn = Turn::parse(&text, turns.spec.tool_format);
         self.turns.push(TurnRecord { drawn: drawn.len(), told: 0, turn, observation: None });
     }

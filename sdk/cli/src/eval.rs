@@ -92,14 +92,7 @@ async fn all(
     started: &mut Option<Deployment>,
 ) -> Result<Evaluated> {
     let target = target(gym, asked, started).await?;
-    let grade = |row: &Row, reply: &ChatReply| {
-        // A thought that never ended has no content; what it says is all there is.
-        let said = match &reply.reasoning_content {
-            Some(reasoning) if reply.content.is_empty() => reasoning,
-            _ => &reply.content,
-        };
-        grader.score(said, &row.label)
-    };
+    let grade = |row: &Row, reply: &ChatReply| grader.score(reply.said(), &row.label);
     let mut reports = Vec::new();
     for (name, rows) in sets {
         let mut report = evaluate(&*target, rows, grade)

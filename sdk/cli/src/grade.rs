@@ -194,8 +194,10 @@ fn replies(report: &Value, visit: &mut Visit<'_>) -> Result<()> {
     for row in list(report, "rows") {
         let label = row.get("label").map(plain).unwrap_or_default();
         for (sample, outcome) in list(&row, "samples").iter().enumerate() {
-            // One that failed has no content.
-            if let Some(content) = outcome.get("content").and_then(Value::as_str) {
+            let text = |key| outcome.get(key).and_then(Value::as_str);
+            // One that failed has no content; one that never stopped thinking has an empty one.
+            if let Some(content) = text("content") {
+                let content = text("reasoning_content").filter(|_| content.is_empty()).unwrap_or(content);
                 let name = format!("{}.{sample}", row.get("row").map(plain).unwrap_or_default());
                 visit(&name, content, &label)?;
             }

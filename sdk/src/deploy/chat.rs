@@ -100,12 +100,26 @@ pub struct Usage {
     pub completion_tokens: u64,
 }
 
+impl ChatReply {
+    /// What is graded: what the model says, or what it thought where a thought that never ended is all
+    /// there is.
+    pub fn said(&self) -> &str {
+        said(&self.content, self.reasoning_content.as_deref())
+    }
+}
+
+/// As [`ChatReply::said`].
+pub(crate) fn said<'a>(content: &'a str, reasoning: Option<&'a str>) -> &'a str {
+    reasoning.filter(|_| content.is_empty()).unwrap_or(content)
+}
+
+/// A request.
 #[derive(Serialize)]
-struct Body<'a> {
-    model: &'a str,
-    messages: &'a [Message],
+pub(crate) struct Body<'a> {
+    pub(crate) model: &'a str,
+    pub(crate) messages: &'a [Message],
     #[serde(flatten)]
-    options: &'a ChatOptions,
+    pub(crate) options: &'a ChatOptions,
 }
 
 #[derive(Deserialize)]

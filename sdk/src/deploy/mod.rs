@@ -20,7 +20,7 @@
 //! A deployment outlives the program that launched it. Another program finds it with
 //! [`Gym::deployment`](crate::gym::Gym::deployment) or launches the same again and *adopts* it.
 
-mod chat;
+pub(crate) mod chat;
 mod engine;
 mod error;
 mod handle;

@@ -4,13 +4,14 @@ use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
 use training_gym_core::sample::{FinishReason, Message};
 
 use super::{ChatError, ChatTarget, Error};
 use crate::backend::Secret;
 use crate::config::Model;
+use crate::deploy::chat::Body;
 use crate::deploy::{ChatOptions, ChatReply, Usage};
 
 /// What a server may answer; a longer answer is given up.
@@ -39,14 +40,6 @@ pub struct ChatServer {
     model: String,
     token: Option<Secret>,
     client: reqwest::Client,
-}
-
-#[derive(Serialize)]
-struct Body<'a> {
-    model: &'a str,
-    messages: &'a [Message],
-    #[serde(flatten)]
-    options: &'a ChatOptions,
 }
 
 #[derive(Deserialize)]

@@ -10,6 +10,7 @@ use training_gym_core::sample::FinishReason;
 use super::statistics::pass_at_k;
 use super::{Error, Estimate};
 use crate::deploy::Usage;
+use crate::deploy::chat::said;
 
 /// What became of one reply.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -34,6 +35,8 @@ pub enum Outcome {
         reason: String,
         /// What the model said.
         content: String,
+        /// What it thought.
+        reasoning_content: Option<String>,
     },
     /// It never came, or the scorer returned no finite number: neither right nor wrong.
     Failed {
@@ -43,6 +46,17 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// What is graded and counted of the reply: what the model said, or what it thought where a thought
+    /// that never ended is all there is. `None` for one that never came.
+    pub fn said(&self) -> Option<&str> {
+        match self {
+            Self::Scored { content, reasoning_content, .. } | Self::Ungradable { content, reasoning_content, .. } => {
+                Some(said(content, reasoning_content.as_deref()))
+            }
+            Self::Failed { .. } => None,
+        }
+    }
+
     /// The score, where there is one.
     pub fn score(&self) -> Option<f64> {
         match self {
@@ -161,7 +175,7 @@ impl Report {
                 .samples
                 .iter()
                 .filter_map(|outcome| match outcome {
-                    Outcome::Scored { score, content, .. } => Some((content.as_str(), *score)),
+                    Outcome::Scored { score, .. } => Some((outcome.said()?, *score)),
                     Outcome::Ungradable { .. } | Outcome::Failed { .. } => None,
                 })
                 .collect();

@@ -75,7 +75,13 @@ impl Evaluation<'_> {
         };
         let score = match (self.scorer)(row, &reply).await {
             Ok(score) => score,
-            Err(reason) => return Outcome::Ungradable { reason, content: reply.content },
+            Err(reason) => {
+                return Outcome::Ungradable {
+                    reason,
+                    content: reply.content,
+                    reasoning_content: reply.reasoning_content,
+                };
+            }
         };
         if !score.is_finite() {
             return Outcome::Failed { error: format!("the scorer returned {score}") };

@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn the_table_has_every_number() {
         let row = |row, samples| RowResult { row, label: "5".to_owned(), samples };
-        let unsure = Outcome::Ungradable { reason: "?".to_owned(), content: String::new() };
+        let unsure = Outcome::Ungradable { reason: "?".to_owned(), content: String::new(), reasoning_content: None };
         let rows = vec![
             row(0, vec![scored(1.0, r"\boxed{5}"), scored(1.0, "Answer: 5."), scored(0.0, r"\boxed{4}")]),
             row(1, vec![scored(0.0, r"\boxed{4}"), scored(1.0, r"\boxed{5}"), scored(0.0, r"\boxed{4}")]),

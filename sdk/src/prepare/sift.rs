@@ -1,7 +1,7 @@
 //! The first reading: what is no good is counted and dropped, what stays is written down.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -14,20 +14,30 @@ use super::{Error, Source, io};
 use crate::dataset::{self, RowReader};
 use crate::eval::{COLUMNS, Instruction, final_answer};
 
-/// A question, as a hash of its words.
-pub(super) type Question = u128;
+/// A question, as hashes.
+#[derive(Clone, Copy, Debug)]
+struct Question {
+    /// Of its own words.
+    words: u128,
+    /// With all that is said around it.
+    whole: u128,
+}
 
-/// The questions that were asked already, each with its answer's hash: 32 bytes for each, about.
+/// The questions that were asked already: 48 bytes for each, about.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    here: HashMap<Question, u64>,
-    in_evaluation: HashMap<Question, u64>,
+    /// Whole, each with its answer's hash.
+    here: HashMap<u128, u64>,
+    words_here: HashSet<u128>,
+    /// Words alone: whatever is said around it, it is the same question.
+    in_evaluation: HashSet<u128>,
 }
 
 impl Seen {
     /// Between two evaluation sources: one may ask what another does.
     pub(super) fn next_source(&mut self) {
-        self.in_evaluation.extend(self.here.drain());
+        self.here.clear();
+        self.in_evaluation.extend(self.words_here.drain());
     }
 }
 
@@ -83,12 +93,13 @@ pub(super) fn sift(source: &Source, rules: Rules, seen: &mut Seen, candidates: &
                 report.unlabelled += 1;
                 return Ok(());
             }
-            if rules.training && seen.in_evaluation.contains_key(&question) {
+            if rules.training && seen.in_evaluation.contains(&question.words) {
                 report.in_evaluation += 1;
                 return Ok(());
             }
             let label = hash(&row.label) as u64;
-            match seen.here.entry(question) {
+            seen.words_here.insert(question.words);
+            match seen.here.entry(question.whole) {
                 Entry::Occupied(first) if !rules.keep_duplicates => {
                     report.duplicates += 1;
                     report.conflicting_labels += u64::from(*first.get() != label);
@@ -99,7 +110,7 @@ pub(super) fn sift(source: &Source, rules: Rules, seen: &mut Seen, candidates: &
                     place.insert(label);
                 }
             }
-            questions.push(question as u64);
+            questions.push(question.whole as u64);
             let written = serde_json::to_writer(&mut out, &row).map_err(std::io::Error::from);
             if let Err(error) = written.and_then(|()| out.write_all(b"\n")) {
                 failed = Some(error);
@@ -123,14 +134,16 @@ fn framed(mut row: Row, instruction: Option<Instruction>, source: &str) -> Optio
         Prompt::Messages(messages) => messages,
     };
     let mut messages = messages;
-    let last = messages.iter_mut().rev().find(|message| message.role == "user")?;
-    let text = last.content.as_str()?.to_owned();
+    let last = messages.iter().rposition(|message| message.role == "user")?;
+    let text = messages[last].content.as_str()?.to_owned();
     let bare = Instruction::bare(&text);
     if let Some(instruction) = instruction {
-        last.content = instruction.frame(bare).into();
+        messages[last].content = instruction.frame(bare).into();
     }
-    let earlier: String = messages.iter().rev().skip(1).map(|message| message.content.to_string()).collect();
-    let question = hash(&format!("{earlier}{}", bare.split_whitespace().collect::<Vec<_>>().join(" ")));
+    let words = bare.split_whitespace().collect::<Vec<_>>().join(" ");
+    let around = messages.iter().enumerate().filter(|(at, _)| *at != last);
+    let around: String = around.map(|(_, message)| message.content.to_string()).collect();
+    let question = Question { words: hash(&words), whole: hash(&format!("{around}{words}")) };
     row.prompt = Prompt::Messages(messages);
     row.label = final_answer(&row.label).to_owned();
     row.metadata.insert("source".to_owned(), source.into());

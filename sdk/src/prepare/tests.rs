@@ -42,7 +42,10 @@ async fn the_seeds_inputs_become_rows() {
     // DAPO as it is published: parquet, chat messages in its own frame, the label below `reward_model`.
     let dapo = (0..50).map(|n| {
         let content = Instruction::Dapo.frame(&format!("What is {n} + {n}?"));
-        json!({"prompt": [{"role": "user", "content": content}], "reward_model": {"ground_truth": (2 * n).to_string()}})
+        let asked = json!({"role": "user", "content": content});
+        // What is said around a question does not hide it.
+        let prompt = if n == 1 { json!([{"role": "system", "content": "Be brief."}, asked]) } else { json!([asked]) };
+        json!({"prompt": prompt, "reward_model": {"ground_truth": (2 * n).to_string()}})
     });
     let source = HuggingFaceDataset::file(lines(&home.path().join("dapo.jsonl"), dapo))
         .label_key("reward_model.ground_truth")
