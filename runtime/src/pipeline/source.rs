@@ -9,6 +9,7 @@ use training_gym_core::spec::{ResponseSource, RunSpec};
 use training_gym_core::store::Store;
 
 use super::failure::Stop;
+use super::memory;
 use super::playing::{self, Playing, Season};
 use super::replay::Recorded;
 use super::scoring::Pending;
@@ -86,6 +87,11 @@ impl Trainer {
         let prompts = self.data.batch(season.step, spec.rollout.rollout_batch_size);
         let draw = Draw { spec: &spec.rollout, text: &self.text, seed: spec.seed, turns: playing::turns(spec) };
         let mut engine = Engine::new(seated.model().share(), &spec.rollout.engine).map_err(|error| invalid(&error))?;
+        if let Some(share) = spec.memory.gpu_memory_utilization {
+            let resident = seated.bytes() + parked.resident_bytes();
+            // Said of the student's engine before the first step.
+            let _ = memory::bound(share, &mut engine, (seated.model().options().device, resident))?;
+        }
         let mut world = Playing::new(season, pending, Some(recorded), (&self.stop, &self.runtime))
             .within(spec, self.grader.as_ref());
         let drawn = collect::collect_in(&mut engine, &prompts, &draw, &mut world);

@@ -41,6 +41,11 @@ pub struct SeatedTeacher<'a> {
 }
 
 impl SeatedTeacher<'_> {
+    /// Bytes of its weights.
+    pub fn bytes(&self) -> usize {
+        bytes_of(&self.model)
+    }
+
     /// Its model, to draw responses with; whoever shares it lets go before the teacher leaves.
     pub fn model(&self) -> &Model {
         &self.model

@@ -115,6 +115,11 @@ impl<'a> Parked<'a> {
         self.from.map(|_| self.updater.model())
     }
 
+    /// Bytes of the student that are still on its device: none of them where it was moved away.
+    pub fn resident_bytes(&self) -> usize {
+        if self.from.is_some() { 0 } else { self.updater.resident_bytes() }
+    }
+
     /// The place the student gave up.
     pub(super) fn place(&self) -> &Seat {
         self.updater.seat()
